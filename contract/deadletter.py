@@ -1,0 +1,35 @@
+"""Dead letters: what could not be used, why, and its original bytes (contracts section 3)."""
+
+import base64
+from datetime import UTC, datetime
+from typing import Final
+
+import orjson
+
+REASONS: Final[dict[str, str]] = {
+    "too-large": "the payload is over 256 KiB",
+    "not-json": "the payload is not JSON",
+    "schema": "the payload names another schema, or none",
+    "missing-key": "a key that the schema requires is absent",
+    "bad-value": "a required key holds a value of the wrong type or range",
+    "topic": "the MQTT topic is not one of ours, or disagrees with the body",
+    "future": "the time stamp is more than five minutes past the receiver's clock",
+    "late": "the sample came after the ten minutes that late samples are allowed",
+    "too-many-messages": "more messages of one node in one minute than are accepted",
+    "record": "a Kafka record is not {\"messages\": […]}",
+}
+MAX_PAYLOAD_BYTES: Final = 256 * 1024
+
+
+def dead_letter(reason: str, detail: str, topic: str, received_ms: int, payload: bytes) -> bytes:
+    """The dead-letter record as JSON bytes. ``received_ms`` is Unix milliseconds UTC."""
+    received_at = datetime.fromtimestamp(received_ms / 1000, UTC)
+    return orjson.dumps(
+        {
+            "reason": reason,
+            "detail": detail[:500],
+            "topic": topic,
+            "received_at": received_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "payload_base64": base64.b64encode(payload).decode(),
+        }
+    )
