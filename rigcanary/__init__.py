@@ -1,0 +1,1 @@
+"""The command line: thin, imports a service when its subcommand runs."""

@@ -1,0 +1,5 @@
+"""``python -m rigcanary``."""
+
+from rigcanary.cli import main
+
+main()

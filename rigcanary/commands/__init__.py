@@ -1,0 +1,1 @@
+"""One thin module a subcommand; each imports its service when it runs."""
