@@ -1,0 +1,100 @@
+"""Settings of the bridge (contracts section 10): MQTT in, Kafka out."""
+
+import socket
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT`` (``[::1]:1883`` for IPv6).
+
+    Raises:
+        ValueError: when it is not a host and a port of 1 to 65535.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    if not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r}: the port must be 1 to 65535")
+    return host, int(port)
+
+
+def _address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+def _addresses(value: str) -> str:
+    for address in value.split(","):
+        split_address(address.strip())
+    return value
+
+
+def default_client_id() -> str:
+    """Stable over restarts on one machine; a second bridge there needs its own."""
+    return f"rigcanary-bridge-{socket.gethostname()}"[:64]
+
+
+class BridgeSettings(BaseModel):
+    """What ``rigcanary bridge`` can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mqtt: Annotated[str, AfterValidator(_address)] = "127.0.0.1:1883"
+    """MQTT broker, HOST:PORT."""
+    kafka: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
+    """Kafka bootstrap servers, HOST:PORT[,HOST:PORT…]."""
+    profile: Literal["kafka", "embedded"] = "kafka"
+    """``embedded``: one record a batch, since Tansu's end offsets are wrong after larger ones."""
+
+    client_id: str = Field(default_factory=default_client_id, min_length=1, max_length=64)
+    """MQTT client id: the broker keeps this bridge's unacknowledged messages under it."""
+    share: str = Field(default="rigcanary-bridge", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    """Bridges with the same share divide the messages among them."""
+    mqtt_username: str | None = None
+    mqtt_password: SecretStr | None = None
+    mqtt_ca_file: Path | None = None
+    """Certificate authority of the broker; giving it turns TLS on."""
+    mqtt_cert_file: Path | None = None
+    mqtt_key_file: Path | None = None
+    mqtt_keepalive_seconds: int = Field(default=30, ge=5, le=3600)
+
+    kafka_security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    kafka_username: str | None = None
+    kafka_password: SecretStr | None = None
+    kafka_ca_file: Path | None = None
+    compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
+
+    partitions: int = Field(default=4, ge=1, le=10_000)
+    """Of topics that are absent at start and are then created."""
+    replication_factor: int | None = Field(default=None, ge=1, le=32)
+    """Of topics that are created; the default is 3, or the number of brokers if fewer."""
+
+    linger_ms: float = Field(default=100, ge=0, le=5_000)
+    """Messages of one partition that arrive within this become one Kafka record."""
+    quiet_ms: float = Field(default=25, ge=1, le=1_000)
+    """… or sooner, when nothing came for this long: the broker's in-flight window is full."""
+    max_record_bytes: int = Field(default=500_000, ge=1_000, le=900_000)
+    """Size at which a record is closed; Kafka's own limit is 1 MB unless it is told otherwise."""
+    max_in_hand: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Messages held at most; beyond it the bridge stops reading from the broker."""
+    max_in_hand_bytes: int = Field(default=128 * 1024 * 1024, ge=1_000_000)
+    stop_seconds: float = Field(default=3.0, ge=0, le=60)
+    """At SIGTERM: how long Kafka has to take what is in hand; the rest stays at the broker."""
+
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Port of ``/metrics`` (0: any free one); none by default."""
+    metrics_host: str = "127.0.0.1"
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if (self.mqtt_cert_file is None) != (self.mqtt_key_file is None):
+            raise ValueError("mqtt_cert_file and mqtt_key_file go together")
+        login = (self.kafka_username, self.kafka_password)
+        if self.kafka_security.startswith("sasl") and None in login:
+            raise ValueError("kafka_security sasl_… needs kafka_username and kafka_password")
+        return self

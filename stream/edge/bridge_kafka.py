@@ -1,0 +1,228 @@
+"""The bridge's Kafka side: topics made where absent, records delivered or kept trying."""
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, for_code
+
+from contract.errors import ConfigError, RigcanaryError
+from contract.topics import KAFKA_TOPICS, TELEMETRY
+from stream.bridge_settings import BridgeSettings
+from stream.edge.bridge_metrics import BridgeMetrics
+from stream.edge.bridge_mqtt import backoff_seconds
+from stream.edge.bridge_packer import Outgoing, split
+
+log = logging.getLogger("rigcanary.bridge")
+
+REQUEST_TIMEOUT_MS = 10_000
+TOPIC_ALREADY_EXISTS = 36  # Kafka protocol, error codes
+_Outcome = tuple[Outgoing, KafkaError | OSError | None]
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+
+class KafkaOutlet:
+    """Delivers records with ``acks=all``.
+
+    Start and every delivery retry until they succeed or the task is cancelled; this is said
+    once.
+    """
+
+    def __init__(self, settings: BridgeSettings, metrics: BridgeMetrics) -> None:
+        """Nothing is connected yet; call inside the event loop.
+
+        Raises:
+            ConfigError: when the certificate authority's file cannot be used.
+        """
+        self._settings = settings
+        self._metrics = metrics
+        self._producer: Any = None
+        self._rng = random.Random()
+        self._away = False
+        self._connection = self._connection_options()
+
+    def _connection_options(self) -> dict[str, Any]:
+        s = self._settings
+        options: dict[str, Any] = {
+            "bootstrap_servers": [a.strip() for a in s.kafka.split(",")],
+            "security_protocol": s.kafka_security.upper(),
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        }
+        if s.kafka_security.startswith("sasl"):
+            options["sasl_mechanism"] = s.kafka_sasl_mechanism
+            options["sasl_plain_username"] = s.kafka_username
+            password = s.kafka_password
+            options["sasl_plain_password"] = password.get_secret_value() if password else None
+        if s.kafka_security.endswith("ssl"):
+            try:
+                options["ssl_context"] = ssl.create_default_context(
+                    cafile=str(s.kafka_ca_file) if s.kafka_ca_file else None
+                )
+            except OSError as error:
+                raise ConfigError(
+                    f"kafka_ca_file {s.kafka_ca_file}: cannot use it: {error}"
+                ) from error
+        return options
+
+    async def start(self) -> None:
+        """Connect and make sure that the topics exist."""
+        attempt = 0
+        while True:
+            try:
+                await self._ensure_topics()
+                producer_options: dict[str, Any] = {
+                    "acks": "all",
+                    "client_id": self._settings.client_id,
+                }
+                if self._settings.compression != "none":
+                    producer_options["compression_type"] = self._settings.compression
+                # One record is one batch on the embedded broker; elsewhere 1 MB batches let
+                # a partition's records of one moment travel together.
+                batch = 1 if self._settings.profile == "embedded" else 1_000_000
+                producer = AIOKafkaProducer(
+                    **self._connection, **producer_options, max_batch_size=batch
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+                self._metrics.connected.labels("kafka").set(1)
+                log.info("Kafka %s: connected", self._settings.kafka)
+                self._back()
+                return
+            except (KafkaError, OSError) as error:
+                await self._pause(attempt, error)
+                attempt += 1
+
+    async def _ensure_topics(self) -> None:
+        admin = AIOKafkaAdminClient(**self._connection)
+        try:
+            await admin.start()
+            present = set(await admin.list_topics())
+            absent = [name for name in KAFKA_TOPICS if name not in present]
+            if not absent:
+                return
+            replicas = self._settings.replication_factor
+            if replicas is None:
+                cluster = await admin.describe_cluster()
+                replicas = max(1, min(3, len(cluster["brokers"])))
+            answer = await admin.create_topics(
+                [NewTopic(name, self._settings.partitions, replicas) for name in absent]
+            )
+            for topic, code, *rest in answer.topic_errors:
+                if code not in (0, TOPIC_ALREADY_EXISTS):  # another bridge may be faster
+                    why = f"{for_code(code).__name__} {rest[0] if rest and rest[0] else ''}"
+                    raise RigcanaryError(
+                        f"Kafka does not create the topic {topic}: {why.strip()}; "
+                        "create it by hand, or give replication_factor"
+                    )
+            log.info("Kafka: created %s", ", ".join(absent))
+        finally:
+            await admin.close()
+
+    async def partitions(self) -> int:
+        """How many partitions the telemetry topic has, by the cluster's (cached) metadata."""
+        attempt = 0
+        while True:
+            try:
+                return len(await self._producer.partitions_for(TELEMETRY))
+            except (KafkaError, OSError) as error:
+                await self._pause(attempt, error)
+                attempt += 1
+
+    async def deliver(self, records: Sequence[Outgoing]) -> None:
+        """Return when Kafka has every record.
+
+        Their order per partition is kept, except that a record that failed comes after those
+        that did not.
+        """
+        began = time.monotonic()
+        pending, attempt = list(records), 0
+        while pending:
+            groups: dict[tuple[str, object], list[Outgoing]] = defaultdict(list)
+            for record in pending:
+                place = record.key if record.partition is None else record.partition
+                groups[record.topic, place].append(record)
+            results = await asyncio.gather(*(self._send(group) for group in groups.values()))
+            pending = []
+            failure: KafkaError | OSError | None = None
+            for record, error in (pair for group in results for pair in group):
+                if error is None:
+                    self._metrics.delivered(record)
+                elif isinstance(error, _TOO_LARGE):
+                    pending.extend(split(record))
+                else:
+                    pending.append(record)
+                    failure = error
+            if failure is not None:
+                await self._pause(attempt, failure)
+                attempt += 1
+                await self._repair()
+        self._back()
+        self._metrics.produce_seconds.observe(time.monotonic() - began)
+
+    async def _send(self, group: list[Outgoing]) -> list[_Outcome]:
+        """Send records of one partition in order; each with the error it met."""
+        outcome: list[_Outcome] = []
+        futures = []
+        for record in group:
+            try:
+                future = await self._producer.send(
+                    record.topic, record.value, key=record.key, partition=record.partition
+                )
+                futures.append((record, future))
+            except (KafkaError, OSError) as error:
+                outcome.append((record, error))
+                if not isinstance(error, _TOO_LARGE):
+                    outcome.extend((later, error) for later in group[len(futures) + len(outcome) :])
+                    break
+        for record, future in futures:
+            try:
+                await future
+                outcome.append((record, None))
+            except (KafkaError, OSError) as error:
+                outcome.append((record, error))
+        return outcome
+
+    async def _repair(self) -> None:
+        # A broker that keeps nothing on disk comes back without its topics.
+        try:
+            await self._ensure_topics()
+        except (KafkaError, OSError) as error:
+            log.debug("Kafka topics cannot be looked at yet: %s", error)
+
+    async def _pause(self, attempt: int, error: BaseException) -> None:
+        if not self._away:
+            self._away = True
+            log.warning(
+                "Kafka %s: %s; holding messages and trying again",
+                self._settings.kafka,
+                str(error) or type(error).__name__,
+            )
+        self._metrics.connected.labels("kafka").set(0)
+        self._metrics.retries.inc()
+        await asyncio.sleep(backoff_seconds(attempt, self._rng))
+
+    def _back(self) -> None:
+        if self._away:
+            self._away = False
+            log.info("Kafka %s: answers again", self._settings.kafka)
+        self._metrics.connected.labels("kafka").set(1)
+
+    async def stop(self) -> None:
+        """Close the producer; gives up after a second when Kafka is away."""
+        if self._producer is None:
+            return
+        try:
+            await asyncio.wait_for(self._producer.stop(), 1.0)
+        except (TimeoutError, KafkaError, OSError) as error:
+            log.debug("Kafka producer did not close cleanly: %r", error)
