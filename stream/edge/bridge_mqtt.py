@@ -50,8 +50,10 @@ class MqttInbox:
         self._settings = settings
         self._metrics = metrics
         self._filters = [
-            (f"$share/{settings.share}/{MQTT_ROOT}/+/+/telemetry", 1),
-            (f"$share/{settings.share}/{MQTT_ROOT}/+/+/events", 1),
+            # One group a filter: rumqttd mixes up filters that share a group's name, and loses
+            # messages.
+            (f"$share/{settings.share}-telemetry/{MQTT_ROOT}/+/+/telemetry", 1),
+            (f"$share/{settings.share}-events/{MQTT_ROOT}/+/+/events", 1),
             # Shared subscriptions get no retained messages; duplicates of a status do no harm.
             (f"{MQTT_ROOT}/+/+/status", 1),
         ]
