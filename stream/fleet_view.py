@@ -1,0 +1,270 @@
+"""What the fleet looks like right now, for the web page and the metrics: bounded and pure.
+
+It is fed the values of ``rigcanary.minutes``, ``rigcanary.risks``, ``rigcanary.decisions`` and
+``rigcanary.events`` and keeps the newest of each device. Two clocks decide who is gone: event
+time (a device that its node no longer mentions, or a node behind the rest of its site) and the
+observer's own, handed in by :meth:`FleetView.tick` (nothing came at all).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from contract.signals import STATES
+from stream.fleet_device import VALUE_COLUMNS, DeviceView, number, row_state
+
+DECISIONS_KEPT: Final = 200
+MAX_DEVICES: Final = 200_000
+BEHIND_SECONDS: Final = 900
+"""A node this far (event time) behind the newest minute of its site is silent; well over the five
+minutes that another node's clock may run ahead."""
+SILENT_SECONDS: Final = 300.0
+"""A device without news for this long (observer's time) is gone."""
+SWEEP_SECONDS: Final = 5.0
+FORGET_SECONDS: Final = 3_600
+"""A gone device is remembered as absent for this long on either clock, then forgotten."""
+
+VIEW_STATES: Final = (*STATES, "absent", "moving", "quarantined")
+MOVE_STATES: Final[Mapping[str, str | None]] = {
+    "migration.requested": "moving", "migration.withdrawn": None,
+    "device.quarantined": "quarantined", "device.released": None,
+}
+
+
+@dataclass(slots=True)
+class _Node:
+    minute: int = 0
+    devices: dict[str, DeviceView] = field(default_factory=dict)
+
+
+class FleetView:
+    """Newest minute, risk and decision of every device; at most ``max_devices`` of them.
+
+    ``refused`` counts devices that did not fit. All methods are cheap (microseconds a device)
+    except the listing ones, which are linear in the devices.
+    """
+
+    def __init__(self, *, max_devices: int = MAX_DEVICES) -> None:
+        self._nodes: dict[tuple[str, str], _Node] = {}
+        self._site_minute: dict[str, int] = {}
+        self._breakers: dict[str, bool] = {}
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        self._max_devices = max_devices
+        self._count = 0
+        self._now = 0.0
+        self._swept_at: float | None = None
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tick(self, now_seconds: float) -> None:
+        """Tell the observer's time (any steadily rising seconds) and forget what is long gone.
+
+        Call it every few seconds and before reading.
+        """
+        if self._swept_at is not None and 0 <= now_seconds - self._swept_at < SWEEP_SECONDS:
+            return
+        self._now = self._swept_at = now_seconds
+        for key, node in list(self._nodes.items()):
+            for device in list(node.devices.values()):
+                if device.seen_at is None:
+                    device.seen_at = now_seconds
+                behind = self._site_minute.get(device.site, 0) - device.minute
+                if now_seconds - device.seen_at > FORGET_SECONDS or behind > FORGET_SECONDS:
+                    del node.devices[device.device]
+                    self._count -= 1
+            if not node.devices:
+                del self._nodes[key]
+        sites = {site for site, _ in self._nodes}
+        for site in [s for s in self._site_minute if s not in sites]:
+            del self._site_minute[site]
+            self._breakers.pop(site, None)
+
+    def drop_node(self, site: str, node: str) -> None:
+        """Forget a node at once (its partition went to another worker)."""
+        gone = self._nodes.pop((site, node), None)
+        self._count -= len(gone.devices) if gone else 0
+
+    def minute(self, value: Mapping[str, Any]) -> None:
+        """Take a value of ``rigcanary.minutes``; an older minute than the known changes nothing."""
+        site, node_name, minute = value["site"], value["node"], int(value["minute"])
+        node = self._nodes.get((site, node_name))
+        if node is None:
+            node = self._nodes[site, node_name] = _Node()
+        node.minute = max(node.minute, minute)
+        self._site_minute[site] = max(self._site_minute.get(site, 0), minute)
+        for row in value["devices"]:
+            device = self._device(node, site, node_name, row["device"])
+            if device is None or minute < device.minute:
+                continue
+            device.minute = minute
+            device.seen_at = None
+            if device.event_ts < minute:  # else an event inside this minute knew better
+                device.reported_state = row_state(row, device.reported_state)
+            device.values = tuple(number(row.get(column)) for _, column in VALUE_COLUMNS)
+            if isinstance(row.get("index"), int):
+                device.index = row["index"]
+            for name in ("vendor", "model", "serial", "driver"):
+                text = row.get(name)
+                if isinstance(text, str):
+                    device.info[name] = text[:128]
+
+    def risk(self, value: Mapping[str, Any]) -> None:
+        """Take a value of ``rigcanary.risks``; devices without a minute yet are skipped."""
+        node = self._nodes.get((value["site"], value["node"]))
+        minute = int(value["minute"])
+        for row in value["devices"] if node is not None else ():
+            device = node.devices.get(row["device"]) if node is not None else None
+            if device is None or minute < device.risk_minute:
+                continue
+            risk = number(row.get("risk_60m"))
+            if minute == device.risk_minute and device.risks:
+                device.risks[-1] = risk
+            else:
+                device.risks.append(risk)
+            device.risk_minute = minute
+            device.status = row.get("status")
+            device.completeness = number(row.get("completeness"))
+            device.risk = risk
+            device.risk_15m = number(row.get("risk_15m"))
+            device.risk_240m = number(row.get("risk_240m"))
+            device.health_score = number(row.get("health_score"))
+
+    def decision(self, value: Mapping[str, Any]) -> None:
+        """Take a value of ``rigcanary.decisions``; the same ``decision_id`` again replaces it."""
+        data = value.get("data") or {}
+        kind = value["type"]
+        known = [d for d in self._decisions if d["decision_id"] == value["decision_id"]]
+        for old in known:
+            self._decisions.remove(old)
+        self._decisions.append({
+            "decision_id": value["decision_id"], "type": kind,
+            "dry_run": bool(value.get("dry_run")), "data": dict(data),
+        })
+        if kind in ("breaker.opened", "breaker.closed"):
+            self._breakers[str(data.get("site"))] = kind == "breaker.opened"
+        elif kind in MOVE_STATES and not value.get("dry_run"):
+            for device in self._targets(data):
+                device.move = MOVE_STATES[kind]
+
+    def event(self, value: Mapping[str, Any]) -> None:
+        """Take a value of ``rigcanary.events``: a lost card is gone before its minute closes."""
+        node = self._nodes.get((value["site"], value["node"]))
+        device = node.devices.get(value.get("device") or "") if node is not None else None
+        states = {"device_lost": "lost", "device_unresponsive": "unresponsive",
+                  "device_returned": "ok"}
+        if device is not None and value.get("type") in states and value["ts"] >= device.minute:
+            device.reported_state = states[value["type"]]
+            device.event_ts = float(value["ts"])
+
+    def devices(self) -> list[DeviceView]:
+        """All known devices, gone ones included, in no order."""
+        nodes = list(self._nodes.values())
+        return [device for node in nodes for device in list(node.devices.values())]
+
+    def present(self, device: DeviceView) -> bool:
+        """Whether the device is there: mentioned by its node's newest minute, and not lost."""
+        node = self._nodes.get((device.site, device.node))
+        return (
+            node is not None
+            and device.minute >= node.minute
+            and device.reported_state != "lost"
+            and device.minute >= self._site_minute.get(device.site, 0) - BEHIND_SECONDS
+            and (device.seen_at is None or self._now - device.seen_at <= SILENT_SECONDS)
+        )
+
+    def state(self, device: DeviceView) -> str:
+        """One word of :data:`VIEW_STATES`.
+
+        As the node reports it; an ``ok`` card that is being moved or kept out is ``moving`` or
+        ``quarantined``; one that fell silent is ``absent``.
+        """
+        if device.reported_state != "lost" and not self.present(device):
+            return "absent"
+        if device.reported_state == "ok" and device.move is not None:
+            return device.move
+        return device.reported_state
+
+    def breakers(self) -> dict[str, bool]:
+        """Whether the circuit breaker is open, by site that ever had one open."""
+        return dict(self._breakers)
+
+    def decisions(self, limit: int = DECISIONS_KEPT) -> list[dict[str, Any]]:
+        """The last decisions, newest first."""
+        return list(reversed(self._decisions))[:max(limit, 0)]
+
+    def page(
+        self, *, offset: int = 0, limit: int = 100, sort: str = "risk", search: str = ""
+    ) -> dict[str, Any]:
+        """One page of the fleet as ``/api/fleet`` shows it.
+
+        ``sort`` is ``risk`` (highest first), ``health`` (lowest first) or ``name``. ``search``
+        keeps the devices whose site, node, device, model or state holds it, without regard to case.
+
+        Raises:
+            KeyError: for another ``sort``.
+        """
+        order = _SORTS[sort]
+        devices = self.devices()
+        states = dict.fromkeys(VIEW_STATES, 0)
+        chosen: list[DeviceView] = []
+        needle = search.casefold()
+        for device in devices:
+            state = self.state(device)
+            states[state] += 1
+            if not needle or needle in _text(device, state):
+                chosen.append(device)
+        chosen.sort(key=lambda device: (order(device), device.site, device.node, device.device))
+        return {
+            "newest_minute": max(self._site_minute.values(), default=None),
+            "devices_total": len(devices), "nodes_total": len(self._nodes), "states": states,
+            "matching": len(chosen), "offset": offset, "limit": limit, "sort": sort,
+            "breakers_open": sorted(site for site, is_open in self._breakers.items() if is_open),
+            "devices": [self._shown(device) for device in chosen[offset:offset + limit]],
+        }
+
+    def _shown(self, device: DeviceView) -> dict[str, Any]:
+        values = device.values or (None,) * len(VALUE_COLUMNS)
+        return {
+            "site": device.site, "node": device.node, "device": device.device,
+            "index": device.index, "model": device.info.get("model"),
+            "state": self.state(device), "present": self.present(device),
+            "minute": device.minute, "status": device.status,
+            "completeness": device.completeness, "risk": device.risk,
+            "risk_15m": device.risk_15m, "risk_240m": device.risk_240m,
+            "health_score": device.health_score,
+            "risks": [None if r is None else round(r, 4) for r in device.risks],
+            "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, values, strict=True)},
+        }
+
+    def _device(self, node: _Node, site: str, name: str, device: str) -> DeviceView | None:
+        known = node.devices.get(device)
+        if known is None and self._count < self._max_devices:
+            known = node.devices[device] = DeviceView(site, name, device)
+            self._count += 1
+        elif known is None:
+            self.refused += 1
+        return known
+
+    def _targets(self, data: Mapping[str, Any]) -> Iterable[DeviceView]:
+        node = self._nodes.get((str(data.get("site")), str(data.get("node"))))
+        if node is None:
+            return ()
+        if data.get("device") is None:
+            return list(node.devices.values())
+        device = node.devices.get(data["device"])
+        return () if device is None else (device,)
+
+
+def _text(device: DeviceView, state: str) -> str:
+    model = device.info.get("model", "")
+    return f"{device.site}/{device.node}/{device.device} {model} {state}".casefold()
+
+
+_SORTS: Final[Mapping[str, Callable[[DeviceView], float]]] = {
+    "risk": lambda d: -(d.risk if d.risk is not None else -1.0),
+    "health": lambda d: d.health_score if d.health_score is not None else 101.0,
+    "name": lambda _: 0.0,
+}

@@ -1,0 +1,219 @@
+"""Settings of the webhook receivers: who is told of decisions, and how.
+
+A receiver is one ``[[receivers]]`` table of the worker's TOML. Everything that is wrong with one
+is said in a single line that names the receiver and what to do, never with the secret or the
+URL's path in it (chat hooks carry their credential there).
+"""
+
+import base64
+import binascii
+import ipaddress
+from pathlib import Path
+from typing import Any, Final, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from contract.decision import WebhookType
+from contract.errors import ConfigError
+from contract.topics import is_name
+
+WEBHOOK_TYPES: Final[tuple[WebhookType, ...]] = get_args(WebhookType)
+SECRET_PREFIX: Final = "whsec_"
+SECRET_BYTES: Final = (24, 64)
+"""Length of the decoded secret, inclusive (Standard Webhooks 1.0.0)."""
+MAX_SECRET_FILE_BYTES: Final = 4096
+
+# Ranges of ``ipaddress`` know every special block but this: Azure's metadata and DNS address
+# lies in public space. The others (169.254.169.254, 100.100.100.200, fd00:ec2::254) are covered.
+_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the IPv4 address is its tail
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def is_public(address: IpAddress) -> bool:
+    """Whether ``address`` is an ordinary address of the public internet.
+
+    Loopback, private, link-local, multicast, carrier-grade NAT, reserved and cloud metadata
+    addresses are not, nor are IPv6 spellings that carry such an IPv4 address (mapped, 6to4,
+    Teredo, NAT64).
+    """
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return False
+        carried = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        if address in _NAT64:
+            carried.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+        found = [inner for inner in carried if inner is not None]
+        if not all(is_public(inner) for inner in found):
+            return False
+        if address.ipv4_mapped is not None:
+            return True
+    return address.is_global and not address.is_multicast and address not in _METADATA
+
+
+def parse_address(host: str) -> IpAddress | None:
+    """``host`` as an IP address, or ``None`` when it is a name."""
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SECRET_FILE_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"secret_file {path} cannot be read ({error.strerror})") from None
+    if len(raw) > MAX_SECRET_FILE_BYTES:
+        raise ValueError(f"secret_file {path} is over {MAX_SECRET_FILE_BYTES} bytes; "
+                         f"it must hold one {SECRET_PREFIX}… line")
+    try:
+        return raw.decode().strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"secret_file {path} is not text; "
+                         f"it must hold one {SECRET_PREFIX}… line") from None
+
+
+def _check_secret(secret: str) -> None:
+    fix = (f"give {SECRET_PREFIX} followed by the base64 of {SECRET_BYTES[0]} to "
+           f"{SECRET_BYTES[1]} random bytes, as the receiver has it")
+    if not secret.startswith(SECRET_PREFIX):
+        raise ValueError(f"secret does not start with {SECRET_PREFIX}; {fix}")
+    text = secret[len(SECRET_PREFIX):].rstrip("=")
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"secret is not base64 after {SECRET_PREFIX}; {fix}") from None
+    if not SECRET_BYTES[0] <= len(key) <= SECRET_BYTES[1]:
+        raise ValueError(f"secret decodes to {len(key)} bytes; {fix}")
+
+
+class Receiver(BaseModel):
+    """One webhook receiver.
+
+    Give ``secret`` or ``secret_file`` (read once, here). ``types`` are the webhook types it
+    wants, all by default; ``test.ping`` always goes. ``allow_private`` permits addresses that
+    are not on the public internet. ``max_concurrent`` bounds the requests in flight to it.
+
+    Raises:
+        ConfigError: one line naming the receiver, the setting and the fix. Nothing else is
+            raised for bad values, so that no caller can print the input by accident.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: str
+    url: str = Field(repr=False)
+    secret: SecretStr = SecretStr("")
+    secret_file: Path | None = None
+    allow_private: bool = False
+    types: tuple[WebhookType, ...] = WEBHOOK_TYPES
+    timeout_seconds: float = Field(default=15.0, ge=1.0, le=30.0)
+    max_concurrent: int = Field(default=8, ge=1, le=64)
+    enabled: bool = True
+
+    @property
+    def where(self) -> str:
+        """``scheme://host[:port]`` of the URL: what logs and errors may show."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def wants(self, webhook_type: str) -> bool:
+        """Whether webhooks of this type go to this receiver."""
+        return self.enabled and (webhook_type == "test.ping" or webhook_type in self.types)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_line(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        name = data.get("name") if isinstance(data, dict) else getattr(data, "name", None)
+        try:
+            return handler(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            setting = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ConfigError(
+                f"receiver {str(name or '(without name)')!r:.80}: "
+                f"{setting + ': ' if setting else ''}{message}"
+            ) from None
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not is_name(value):
+            raise ValueError("use 1 to 64 letters, digits, '.', '_' or '-'")
+        return value
+
+    @field_validator("types", mode="before")
+    @classmethod
+    def _types(cls, value: object) -> object:
+        if value == "all":
+            return WEBHOOK_TYPES
+        known = ", ".join(WEBHOOK_TYPES)
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"give \"all\" or a list of {known}")
+        for item in value:
+            if item not in WEBHOOK_TYPES:
+                raise ValueError(f"{str(item)!r:.60} is no webhook type; known are {known}")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            parts.port  # noqa: B018 - raises for a port that is no number
+        except ValueError:
+            raise ValueError("is no URL; give http://HOST[:PORT]/PATH or https://…") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("holds a user or password; the signature authenticates, take it out")
+        if parts.fragment:
+            raise ValueError("holds a '#' fragment, which no server ever sees; take it out")
+        return value
+
+    @model_validator(mode="after")
+    def _secret_and_address(self) -> Self:
+        if self.secret_file is not None:
+            if self.secret.get_secret_value():
+                raise ValueError("both secret and secret_file are given; keep one")
+            # The model is frozen for its users; this fills it in once, before anyone has it.
+            object.__setattr__(self, "secret", SecretStr(_read_secret(self.secret_file)))
+        elif not self.secret.get_secret_value():
+            raise ValueError(f"secret is missing; give secret = \"{SECRET_PREFIX}…\" or "
+                             "secret_file = \"PATH\"")
+        _check_secret(self.secret.get_secret_value())
+        host = urlsplit(self.url).hostname or ""
+        address = parse_address(host)
+        local = host == "localhost" or host.endswith(".localhost")
+        if not self.allow_private and (local or (address and not is_public(address))):
+            raise ValueError(f"url: {host} is not on the public internet; "
+                             "set allow_private = true if that is meant")
+        return self
+
+
+def check_unique(receivers: tuple[Receiver, ...]) -> tuple[Receiver, ...]:
+    """The receivers as given.
+
+    Raises:
+        ConfigError: when two have the same name.
+    """
+    seen: set[str] = set()
+    for receiver in receivers:
+        if receiver.name in seen:
+            raise ConfigError(f"receiver {receiver.name!r} is there twice; give each its own name")
+        seen.add(receiver.name)
+    return receivers
