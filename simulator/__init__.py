@@ -1,0 +1,1 @@
+"""Cards, rigs and what becomes of them: pure numpy, seeded, without a clock."""
