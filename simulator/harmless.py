@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from simulator.effects import Effects
 from simulator.streams import Int
@@ -29,16 +29,16 @@ Apply = Callable[[Effects, Int, float, float], None]
 
 @dataclass(frozen=True, slots=True)
 class HarmlessKind:
-    """One kind: what it does, for how many minutes, how often, and whether to a whole rig.
+    """One kind: what it does, for how many minutes, how often, and to how much at once.
 
-    ``per_day`` counts episodes a card and day, or a rig and day for ``whole_rig``.
+    ``per_day`` counts episodes a day and card, rig, or row of four rigs, as ``reach`` says.
     """
 
     name: str
     apply: Apply
     minutes: tuple[float, float]
     per_day: float
-    whole_rig: bool = False
+    reach: Literal["card", "rig", "row"] = "card"
 
 
 def _load_step(fx: Effects, i: Int, _: float, size: float) -> None:
@@ -90,15 +90,15 @@ HARMLESS: Final[dict[str, HarmlessKind]] = {
     kind.name: kind
     for kind in (
         HarmlessKind("load_step", _load_step, (3, 90), 0.5),
-        HarmlessKind("air_conditioning", _air_conditioning, (40, 180), 0.08, whole_rig=True),
+        HarmlessKind("air_conditioning", _air_conditioning, (40, 180), 0.08, "row"),
         HarmlessKind("ecc_burst", _ecc_burst, (0.5, 4), 0.06),
         HarmlessKind("sensor_glitch", _glitch, (0.1, 3), 0.4),
         HarmlessKind("slow_read", _slow_read, (0.2, 2), 0.06),
-        HarmlessKind("cleaning", _cleaning, (600, 6000), 0.03, whole_rig=True),
+        HarmlessKind("cleaning", _cleaning, (600, 6000), 0.03, "rig"),
         HarmlessKind("fan_curve", _fan_curve, (60, 3000), 0.06),
-        HarmlessKind("shaken_rack", _shaken_rack, (0.5, 8), 0.15, whole_rig=True),
-        HarmlessKind("network_gap", _silence, (0.5, 12), 0.3, whole_rig=True),
-        HarmlessKind("agent_restart", _silence, (0.3, 1.5), 0.3, whole_rig=True),
-        HarmlessKind("counter_reset", _counter_reset, (0.2, 0.2), 0.1, whole_rig=True),
+        HarmlessKind("shaken_rack", _shaken_rack, (0.5, 8), 0.15, "rig"),
+        HarmlessKind("network_gap", _silence, (0.5, 12), 0.3, "rig"),
+        HarmlessKind("agent_restart", _silence, (0.3, 1.5), 0.3, "rig"),
+        HarmlessKind("counter_reset", _counter_reset, (0.2, 0.2), 0.1, "rig"),
     )
 }

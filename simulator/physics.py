@@ -25,8 +25,9 @@ def room_celsius(rig: RigConstants, at_seconds: float) -> F64:
     hours = at_seconds / 3600.0
     daily_N = np.cos((hours - rig.daily_phase_N) * (2 * np.pi / 24.0))
     wander_N = np.sin(at_seconds / rig.wander_seconds_NW + rig.wander_phase_NW).sum(axis=1)
-    air_N: F64 = rig.room_celsius_N + rig.daily_celsius_N * daily_N
-    return air_N + rig.wander_celsius_N * wander_N
+    air_N: F64 = (rig.room_celsius_N + rig.daily_celsius_N * daily_N
+                  + rig.wander_celsius_N * wander_N)
+    return air_N
 
 
 class Machine:

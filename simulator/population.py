@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from contract.signals import SIGNAL_NAMES
+from simulator.cards import CardModel
 from simulator.story import Card, Domain, Rig, Story
 from simulator.streams import F64, Bool, normals, uniforms
 
@@ -50,83 +51,96 @@ def sensors_of(card: Card, rig: Rig) -> frozenset[str]:
     return frozenset(_ALWAYS) | {name for name, present in fitted.items() if present}
 
 
+class _Draw:
+    """Random constants of cards, one column of their normals after the other."""
+
+    def __init__(self, story: Story, cards: Sequence[Card]) -> None:
+        names = [card.device for card in cards]
+        spread = SPREADS[story.domain]
+        models = sorted({card.model for card in cards})
+        world = dict(zip(models, normals(story.seed, "world", models, 32), strict=True))
+        z_DK = spread.card * normals(story.seed, "card", names, 32)
+        z_DK += spread.world * np.array([world[card.model] for card in cards])
+        self._z_KD = iter(np.clip(z_DK, -3.0, 3.0).T)
+        self.u_UD = uniforms(story.seed, "card-choices", names, 8).T
+
+    def times(self, sigma: float, nominal: F64 | float = 1.0) -> F64:
+        """Positive constants [D], log-normal about ``nominal``."""
+        return np.asarray(nominal * np.exp(sigma * next(self._z_KD)), dtype=np.float64)
+
+    def plus(self, sigma: float, nominal: F64 | float = 0.0) -> F64:
+        """Constants [D], normal about ``nominal``."""
+        return np.asarray(nominal + sigma * next(self._z_KD), dtype=np.float64)
+
+
 class CardConstants:
     """Constants [D] of cards, drawn from each card's own stream."""
 
     def __init__(self, story: Story, cards: Sequence[Card], rig_D: Sequence[Rig]) -> None:
-        names = [card.device for card in cards]
-        spread = SPREADS[story.domain]
+        draw = _Draw(story, cards)
         models = [card.card_model for card in cards]
-        world_names = sorted({card.model for card in cards})
-        world = dict(zip(world_names, normals(story.seed, "world", world_names, 32), strict=True))
-        z_DK = spread.card * normals(story.seed, "card", names, 32)
-        z_DK += spread.world * np.array([world[card.model] for card in cards])
-        u_DK = uniforms(story.seed, "card-choices", names, 8)
-        column = iter(range(32))
-
-        def times(sigma: float, nominal: F64 | float = 1.0) -> F64:
-            """A positive constant: log-normal about ``nominal``, clipped at three sigmas."""
-            z_D = np.clip(z_DK[:, next(column)], -3.0, 3.0)
-            return np.asarray(nominal * np.exp(sigma * z_D), dtype=np.float64)
-
-        def plus(sigma: float, nominal: F64 | float = 0.0) -> F64:
-            z_D = np.clip(z_DK[:, next(column)], -3.0, 3.0)
-            return np.asarray(nominal + sigma * z_D, dtype=np.float64)
-
-        limit_D = np.array([m.power_limit_watts for m in models])
         wear_D = np.array([card.wear for card in cards])
         self.passive_D: Bool = np.array([not m.fan for m in models])
-        # Owners often lower the power limit of second-hand cards.
-        self.limit_watts_D = np.minimum(times(0.12, limit_D * 0.92), limit_D * 1.05)
-        self.idle_watts_D = times(0.15, np.array([m.idle_watts for m in models]))
-        self.leakage_D = times(0.3, 0.002)  # share per °C
-        sink_D = np.array([m.sink_rise_celsius for m in models])
-        paste_D = np.array([m.paste_rise_celsius for m in models])
-        self.sink_resistance_D = times(0.14, sink_D / limit_D)
-        self.paste_resistance_D = times(0.2, paste_D / limit_D) * (1 + 0.3 * wear_D * u_DK[:, 0])
-        self.die_seconds_D = times(0.3, 7.0)
-        self.sink_seconds_D = times(0.25, 70.0)  # at the full fan's resistance
-        self.memory_rise_D = times(0.25, 14.0)
-        self.memory_seconds_D = times(0.3, 60.0)
-        self.throttle_celsius_D = np.array([m.throttle_celsius for m in models])
-        self.dust_D = 0.3 * wear_D * u_DK[:, 1]
-        self.air_share_D = times(0.25)  # of the rig's warm air that this place breathes
-
-        rpm_D = np.array([m.fan_rpm_max or 4000.0 for m in models])
-        self.rpm_max_D = times(0.08, rpm_D)
-        fixed_D = u_DK[:, 2] < 0.12  # miners fix the fan
-        self.duty_low_D = np.where(fixed_D, 0.5 + 0.4 * u_DK[:, 3],
-                                   np.clip(plus(0.05, 0.32), 0.15, 0.6))
-        self.duty_slope_D = np.where(fixed_D, 0.0, times(0.2, 0.018))  # per °C
-        self.duty_from_D = plus(5.0, 48.0)
-        self.zero_rpm_D: Bool = np.array([m.zero_rpm for m in models]) & ~fixed_D
-        self.chassis_flow_D = np.where(self.passive_D, np.clip(times(0.15, 0.65), 0.3, 1.0), 0.08)
-        self.fan_seconds_D = times(0.3, 8.0)
-        self.fan_jitter_D = times(0.4, 0.004)
-
-        self.vibration_g_D = times(0.45, 0.22) * (1 + 0.6 * wear_D * u_DK[:, 4])
-        self.vibration_floor_g_D = times(0.3, 0.012)
-        self.vibration_spread_D = times(0.3, 0.07)
-        self.vibration_gain_D = times(0.35, 4.0)
-        self.order_D = np.where(u_DK[:, 5] < 0.6, 1.0, 2.0)
-        self.bearing_order_D = 2.6 + 3.2 * u_DK[:, 6]
-        self.order_change_D = 0.25 + 0.4 * u_DK[:, 7]
-
-        self.ripple_volts_D = times(0.4, 0.035) * (1 + 0.5 * wear_D * u_DK[:, 4])
-        self.ripple_load_D = times(0.25, 0.9)
-        self.ripple_spread_D = times(0.35, 0.05)
-        self.cable_ohms_D = times(0.3, 0.006)
-        core_D = np.array([m.core_voltage_volts or 0.0 for m in models])
-        adc_D = np.array([rig.adc for rig in rig_D])
-        self.core_volts_D = np.where(adc_D, 0.0, times(0.03, core_D))
-        self.corrected_per_hour_D = times(1.5, 0.03)
-        lanes = [m.lanes[int(u * len(m.lanes))] for m, u in zip(models, u_DK[:, 0], strict=True)]
+        self._heat(draw, models, wear_D)
+        self._fan(draw, models)
+        self._vibration(draw, wear_D)
+        self._electric(draw, models, wear_D, np.array([rig.adc for rig in rig_D]))
+        self.corrected_per_hour_D = draw.times(1.5, 0.03)
+        lanes = [m.lanes[int(u * len(m.lanes))] for m, u in zip(models, draw.u_UD[0], strict=True)]
         self.lanes_D = np.array(lanes, dtype=np.float64)
-
         available = [sensors_of(card, rig) for card, rig in zip(cards, rig_D, strict=True)]
         self.missing_SD: Bool = np.array(
             [[name not in has for has in available] for name in SIGNAL_NAMES])
         self.temperature_step_D = np.array([m.temperature_step_celsius for m in models])
+
+    def _heat(self, draw: _Draw, models: list[CardModel], wear_D: F64) -> None:
+        limit_D = np.array([m.power_limit_watts for m in models])
+        # Owners often lower the power limit of second-hand cards.
+        self.limit_watts_D = np.minimum(draw.times(0.12, limit_D * 0.92), limit_D * 1.05)
+        self.idle_watts_D = draw.times(0.15, np.array([m.idle_watts for m in models]))
+        self.leakage_D = draw.times(0.3, 0.002)  # share per °C
+        sink_D = np.array([m.sink_rise_celsius for m in models])
+        paste_D = np.array([m.paste_rise_celsius for m in models])
+        self.sink_resistance_D = draw.times(0.14, sink_D / limit_D)
+        self.paste_resistance_D = draw.times(0.2, paste_D / limit_D)
+        self.paste_resistance_D *= 1 + 0.3 * wear_D * draw.u_UD[0]
+        self.die_seconds_D = draw.times(0.3, 7.0)
+        self.sink_seconds_D = draw.times(0.25, 70.0)  # at the full fan's resistance
+        self.memory_rise_D = draw.times(0.25, 14.0)
+        self.memory_seconds_D = draw.times(0.3, 60.0)
+        self.throttle_celsius_D = np.array([m.throttle_celsius for m in models])
+        self.dust_D = 0.3 * wear_D * draw.u_UD[1]
+        self.air_share_D = draw.times(0.25)  # of the rig's warm air that this place breathes
+
+    def _fan(self, draw: _Draw, models: list[CardModel]) -> None:
+        self.rpm_max_D = draw.times(0.08, np.array([m.fan_rpm_max or 4000.0 for m in models]))
+        fixed_D = draw.u_UD[2] < 0.12  # miners fix the fan
+        low_D = np.clip(draw.plus(0.05, 0.32), 0.15, 0.6)
+        self.duty_low_D = np.where(fixed_D, 0.5 + 0.4 * draw.u_UD[3], low_D)
+        self.duty_slope_D = np.where(fixed_D, 0.0, draw.times(0.2, 0.018))  # per °C
+        self.duty_from_D = draw.plus(5.0, 48.0)
+        self.zero_rpm_D: Bool = np.array([m.zero_rpm for m in models]) & ~fixed_D
+        chassis_D = np.clip(draw.times(0.15, 0.65), 0.3, 1.0)
+        self.chassis_flow_D = np.where(self.passive_D, chassis_D, 0.08)
+        self.fan_seconds_D = draw.times(0.3, 8.0)
+        self.fan_jitter_D = draw.times(0.4, 0.004)
+
+    def _vibration(self, draw: _Draw, wear_D: F64) -> None:
+        self.vibration_g_D = draw.times(0.45, 0.22) * (1 + 0.6 * wear_D * draw.u_UD[4])
+        self.vibration_floor_g_D = draw.times(0.3, 0.012)
+        self.vibration_spread_D = draw.times(0.3, 0.07)
+        self.vibration_gain_D = draw.times(0.35, 4.0)
+        self.order_D = np.where(draw.u_UD[5] < 0.6, 1.0, 2.0)
+        self.bearing_order_D = 2.6 + 3.2 * draw.u_UD[6]
+        self.order_change_D = 0.25 + 0.4 * draw.u_UD[7]
+
+    def _electric(self, draw: _Draw, models: list[CardModel], wear_D: F64, adc_D: Bool) -> None:
+        self.ripple_volts_D = draw.times(0.4, 0.035) * (1 + 0.5 * wear_D * draw.u_UD[4])
+        self.ripple_load_D = draw.times(0.25, 0.9)
+        self.ripple_spread_D = draw.times(0.35, 0.05)
+        self.cable_ohms_D = draw.times(0.3, 0.006)
+        core_D = draw.times(0.03, np.array([m.core_voltage_volts or 0.0 for m in models]))
+        self.core_volts_D = np.where(adc_D, 0.0, core_D)
 
 
 class RigConstants:
