@@ -33,10 +33,14 @@ SECRET_BYTES: Final = (24, 64)
 """Length of the decoded secret, inclusive (Standard Webhooks 1.0.0)."""
 MAX_SECRET_FILE_BYTES: Final = 4096
 
-# Ranges of ``ipaddress`` know every special block but this: Azure's metadata and DNS address
-# lies in public space. The others (169.254.169.254, 100.100.100.200, fd00:ec2::254) are covered.
-_METADATA: Final = frozenset({ipaddress.ip_address("168.63.129.16")})
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the IPv4 address is its tail
+# What the standard library of Python 3.11 takes for public though it is not: Azure's metadata and
+# DNS address, and IETF protocol assignments (Oracle's metadata among them). Other clouds' metadata
+# addresses (169.254.169.254, 100.100.100.200, fd00:ec2::254) lie in blocks it knows.
+_NOT_PUBLIC_V4: Final = tuple(
+    ipaddress.IPv4Network(block) for block in ("168.63.129.16/32", "192.0.0.0/24")
+)
+_GLOBAL_UNICAST_V6: Final = ipaddress.IPv6Network("2000::/3")  # all that IANA has ever given out
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the IPv4 address is its tail
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -48,18 +52,24 @@ def is_public(address: IpAddress) -> bool:
     addresses are not, nor are IPv6 spellings that carry such an IPv4 address (mapped, 6to4,
     Teredo, NAT64).
     """
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.scope_id is not None:
-            return False
-        carried = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-        if address in _NAT64:
-            carried.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
-        found = [inner for inner in carried if inner is not None]
-        if not all(is_public(inner) for inner in found):
-            return False
-        if address.ipv4_mapped is not None:
-            return True
-    return address.is_global and not address.is_multicast and address not in _METADATA
+    if isinstance(address, ipaddress.IPv4Address):
+        return (
+            address.is_global
+            and not address.is_multicast
+            and not any(address in block for block in _NOT_PUBLIC_V4)
+        )
+    if address.scope_id is not None:
+        return False
+    if address.ipv4_mapped is not None:
+        return is_public(address.ipv4_mapped)
+    if address in _NAT64:
+        return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    carried = [*(address.teredo or ()), *filter(None, [address.sixtofour])]
+    return (
+        address in _GLOBAL_UNICAST_V6
+        and (bool(carried) or address.is_global)
+        and all(is_public(inner) for inner in carried)
+    )
 
 
 def parse_address(host: str) -> IpAddress | None:
@@ -139,15 +149,17 @@ class Receiver(BaseModel):
     def _one_line(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         name = data.get("name") if isinstance(data, dict) else getattr(data, "name", None)
         try:
-            return handler(data)
+            receiver = handler(data)
+            _complete(receiver)
+            return receiver
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
             setting = ".".join(str(part) for part in first["loc"])
             message = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(
-                f"receiver {str(name or '(without name)')!r:.80}: "
-                f"{setting + ': ' if setting else ''}{message}"
-            ) from None
+            message = f"{setting}: {message}" if setting else message
+        except ValueError as error:
+            message = str(error)
+        raise ConfigError(f"receiver {str(name or '(without name)')!r:.80}: {message}")
 
     @field_validator("name")
     @classmethod
@@ -185,24 +197,30 @@ class Receiver(BaseModel):
             raise ValueError("holds a '#' fragment, which no server ever sees; take it out")
         return value
 
-    @model_validator(mode="after")
-    def _secret_and_address(self) -> Self:
-        if self.secret_file is not None:
-            if self.secret.get_secret_value():
-                raise ValueError("both secret and secret_file are given; keep one")
-            # The model is frozen for its users; this fills it in once, before anyone has it.
-            object.__setattr__(self, "secret", SecretStr(_read_secret(self.secret_file)))
-        elif not self.secret.get_secret_value():
-            raise ValueError(f"secret is missing; give secret = \"{SECRET_PREFIX}…\" or "
-                             "secret_file = \"PATH\"")
-        _check_secret(self.secret.get_secret_value())
-        host = urlsplit(self.url).hostname or ""
-        address = parse_address(host)
-        local = host == "localhost" or host.endswith(".localhost")
-        if not self.allow_private and (local or (address and not is_public(address))):
-            raise ValueError(f"url: {host} is not on the public internet; "
-                             "set allow_private = true if that is meant")
-        return self
+
+def _complete(receiver: Receiver) -> None:
+    """Check what concerns several settings at once, and read the secret's file.
+
+    Raises:
+        ValueError: with the words for a person.
+    """
+    secret = receiver.secret.get_secret_value()
+    if receiver.secret_file is not None:
+        if secret:
+            raise ValueError("both secret and secret_file are given; keep one")
+        secret = _read_secret(receiver.secret_file)
+        # The model is frozen for its users; this fills it in once, before anyone has it.
+        object.__setattr__(receiver, "secret", SecretStr(secret))
+    elif not secret:
+        raise ValueError(f"secret is missing; give secret = \"{SECRET_PREFIX}…\" or "
+                         "secret_file = \"PATH\"")
+    _check_secret(secret)
+    host = urlsplit(receiver.url).hostname or ""
+    address = parse_address(host)
+    local = host == "localhost" or host.endswith(".localhost")
+    if not receiver.allow_private and (local or (address and not is_public(address))):
+        raise ValueError(f"url: {host} is not on the public internet; "
+                         "set allow_private = true if that is meant")
 
 
 def check_unique(receivers: tuple[Receiver, ...]) -> tuple[Receiver, ...]:
