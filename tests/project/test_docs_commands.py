@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ PAGES = [
 FENCE = re.compile(
     r"^(?P<run><!-- run -->\n+)?```(?P<kind>sh|console|bash)\n(?P<body>.*?)^```$", re.M | re.S
 )
+PREFIX = re.compile(r"[A-Z_]+=.*|sudo|exec|time")
 # A command's own words end where the shell takes over.
 SHELL_WORDS = {"|", "||", "&&", ";", ">", "2>", "&", "<"}
 
@@ -72,7 +74,7 @@ def blocks() -> list[Block]:
 
 def options_of(name: str) -> set[str]:
     group = typer.main.get_command(app)
-    command = group.get_command(None, name)  # type: ignore[attr-defined, arg-type] # our LazyGroup
+    command = group.get_command(None, name)  # type: ignore[attr-defined]  # our LazyGroup
     return {option for parameter in command.params for option in
             [*parameter.opts, *parameter.secondary_opts]} | {"--help"}  # fmt: skip
 
@@ -91,9 +93,8 @@ def check_rigcanary(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("block", blocks(), ids=str)
 def test_commands_shown_exist(block: Block) -> None:
-    for words in block.commands():
-        while words and re.fullmatch(r"[A-Z_]+=.*|sudo|exec|time", words[0]):
-            words = words[1:]
+    for typed in block.commands():
+        words = list(dropwhile(PREFIX.fullmatch, typed))
         if not words:
             continue
         program = words[0].removeprefix("./")

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(p for p in (ROOT / "scripts").iterdir() if p.is_file())
-UV_VERSION = re.search(r"^uv_version=(\S+)$", (ROOT / "scripts/_setup").read_text(), re.M)[1]
+UV_VERSION = re.findall(r"^uv_version=(\S+)$", (ROOT / "scripts/_setup").read_text(), re.M)[0]
 
 
 def write_command(path: Path, body: str) -> None:
@@ -58,9 +58,11 @@ def fake_venv(checkout: Path) -> Path:
     write_command(
         bin_folder / "python",
         f"""
-        if [ "$1 $2 $3 $4" = "-m pip config list" ]; then cat "{checkout}/pip-config" 2>/dev/null; exit 0; fi
-        if [ "$1 $2" = "-m pytest" ]; then exit 0; fi
-        if [ "$1 $2" = "-m pip" ]; then echo "pip $3" >>"{log}"; [ ! -e "{checkout}/broken" ]; exit; fi
+        case "$1 $2 $3" in
+          "-m pip config") cat "{checkout}/pip-config" 2>/dev/null; exit 0 ;;
+          "-m pip "*) echo "pip $3" >>"{log}"; [ ! -e "{checkout}/broken" ]; exit ;;
+          "-m pytest "*) exit 0 ;;
+        esac
         exec "{sys.executable}" "$@"
         """,
     )

@@ -81,7 +81,7 @@ def test_constraints_pin_every_dependency_that_extras_name() -> None:
         if (match := re.match(r"([A-Za-z0-9._-]+)==", line))
     }
     named = {
-        re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower()
+        re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower()
         for group in [
             PYPROJECT["project"]["dependencies"],
             *PYPROJECT["project"]["optional-dependencies"].values(),
