@@ -31,8 +31,18 @@ _MIN_TS: Final = 946_684_800.0  # 2000-01-01: a clock that was never set
 Message = dict[str, Any]
 
 
-def _reject_constant_to_none(_: str) -> None:
+def _null(_: str) -> None:
     return None
+
+
+def _finite_or_null(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _int_or_float(text: str) -> int | float | None:
+    # 18 digits always fit 64 bits, which is what every other reader of the message has.
+    return int(text) if len(text) <= 18 else _finite_or_null(text)
 
 
 def loads(payload: bytes) -> Any:
@@ -48,7 +58,9 @@ def loads(payload: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         detail = str(error)
     try:
-        return json.loads(payload, parse_constant=_reject_constant_to_none)
+        return json.loads(
+            payload, parse_constant=_null, parse_float=_finite_or_null, parse_int=_int_or_float
+        )
     except (ValueError, RecursionError):
         raise UnusableMessage("not-json", detail) from None
 

@@ -1,7 +1,7 @@
 """Columns of a minute row: what a device's samples of one minute are reduced to.
 
 The same names in ``rigcanary.minutes``, in ``minutes.parquet``, in the windows and in the
-features. A gauge gives five columns, a counter three; a statistic without samples is null
+features. A gauge gives five columns, a counter four; a statistic without samples is null
 (NaN in arrays), ``count`` columns are then 0.
 """
 
@@ -25,7 +25,10 @@ MIN_COMPLETENESS: Final = 0.5
 """Share of a window's minute rows that must hold samples before it is scored."""
 
 GAUGE_STATISTICS: Final = ("mean", "std", "min", "max", "count")
-COUNTER_STATISTICS: Final = ("last", "increase", "count")
+COUNTER_STATISTICS: Final = ("first", "last", "increase", "count")
+"""``increase`` adds the positive steps between consecutive samples *inside* the minute, so that a
+row depends on its own samples only; the step from the minute before is
+``max(0, first - its last)``. A decrease is a reset and counts 0."""
 
 
 def _columns() -> tuple[str, ...]:

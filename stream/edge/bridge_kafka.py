@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, for_code
+from aiokafka.structs import RecordMetadata
 
 from contract.errors import ConfigError, RigcanaryError
 from contract.topics import KAFKA_TOPICS, TELEMETRY
@@ -26,6 +27,14 @@ REQUEST_TIMEOUT_MS = 10_000
 TOPIC_ALREADY_EXISTS = 36  # Kafka protocol, error codes
 _Outcome = tuple[Outgoing, KafkaError | OSError | None]
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+
+class BrokerForgot(KafkaError):
+    """Offsets went back: the broker lost its log, so the record is delivered again.
+
+    Tansu, which keeps all in memory, acknowledges records of a topic that it has forgotten and
+    drops them when the topic is made anew.
+    """
 
 
 class KafkaOutlet:
@@ -46,6 +55,7 @@ class KafkaOutlet:
         self._producer: Any = None
         self._rng = random.Random()
         self._away = False
+        self._offsets: dict[tuple[str, int], int] = {}
         self._connection = self._connection_options()
 
     def _connection_options(self) -> dict[str, Any]:
@@ -187,11 +197,20 @@ class KafkaOutlet:
                     break
         for record, future in futures:
             try:
-                await future
+                self._check_offset(await future)
                 outcome.append((record, None))
             except (KafkaError, OSError) as error:
                 outcome.append((record, error))
         return outcome
+
+    def _check_offset(self, place: RecordMetadata) -> None:
+        where = (place.topic, place.partition)
+        before = self._offsets.get(where, -1)
+        self._offsets[where] = place.offset
+        if place.offset <= before:
+            raise BrokerForgot(
+                f"{place.topic}/{place.partition} went back from offset {before} to {place.offset}"
+            )
 
     async def _repair(self) -> None:
         # A broker that keeps nothing on disk comes back without its topics.

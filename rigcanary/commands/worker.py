@@ -1,0 +1,44 @@
+"""``rigcanary worker``."""
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    kafka: str = typer.Option(None, help="Kafka bootstrap servers, HOST:PORT[,HOST:PORT…]."),
+    profile: str = typer.Option(None, help="kafka, or embedded for the broker that serve starts."),
+    state: Path = typer.Option(None, help="Folder for the history."),
+    web_port: int = typer.Option(None, help="Port of the page, /healthz and /metrics."),
+    web_host: str = typer.Option(None, help="Address of the page; loopback by default."),
+    model: str = typer.Option(None, help="Folder of a trained model, or default."),
+    instance: str = typer.Option(None, help="Stable name of this worker within its group."),
+    dry_run: str = typer.Option(None, help="auto, on or off: decide but do not send."),
+    config: Path = typer.Option(None, "--config", help="TOML file with settings, receivers too."),
+    show_config: bool = typer.Option(False, "--show-config", help="Print what is in force, end."),
+) -> None:
+    """Turn readings into windows, risks and decisions (Faust).
+
+    Example: rigcanary worker --kafka 127.0.0.1:9092 --config worker.toml
+    """
+    from rigcanary.config import load, show
+    from rigcanary.logs import log_to_stderr
+    from stream.settings import WorkerSettings
+
+    settings = load(
+        WorkerSettings, process="worker", config_file=config,
+        overrides={
+            "kafka": kafka, "profile": profile, "state": state, "web_port": web_port,
+            "web_host": web_host, "model": model, "instance": instance, "dry_run": dry_run,
+        },
+    )
+    if show_config:
+        print(show(settings))
+        return
+    log_to_stderr()
+    from stream.edge.run import run
+
+    raise typer.Exit(run(settings))

@@ -1,0 +1,125 @@
+"""Closed minutes: row to the table and to ``rigcanary.minutes``, then the window, then the ack."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+from contract.minute import IDLE_SECONDS, MINUTE_MS
+from stream import minutes
+from stream.edge.intake import MAX_HELD_SAMPLES, Intake
+from stream.edge.partition import Partition
+from stream.edge.shared import Shared
+from stream.edge.tables import row_key
+from stream.watermark import NodeMinute
+
+BATCH: Final = 256
+"""Minute rows written before the loop lets others run."""
+MAX_UNSCORED_MINUTES: Final = 20
+"""Rows of a node that may wait for scoring: the ring of rows holds that many beside a window."""
+
+
+class Closer:
+    """Closes minutes that are due, partition by partition."""
+
+    def __init__(self, shared: Shared, intake: Intake) -> None:
+        self._shared = shared
+        self._intake = intake
+        self.scored = asyncio.Event()
+
+    async def close_due(self, *, everything: bool = False) -> int:
+        """Close what is due now; ``everything`` closes open minutes too. Returns the count."""
+        count = 0
+        crowded = self._intake.held_samples > MAX_HELD_SAMPLES
+        for partition in list(self._shared.partitions.values()):
+            idle = time.monotonic() - partition.last_arrival >= IDLE_SECONDS
+            whole = everything or crowded or (idle and not partition.idle_closed)
+            due = partition.book.due(everything=whole)
+            for start in range(0, len(due), BATCH):
+                count += await self._close(partition, due[start : start + BATCH])
+            if idle and not partition.book.due(everything=True):
+                partition.idle_closed = True
+            self._acknowledge(partition)
+        if self._intake.held_samples <= MAX_HELD_SAMPLES:
+            self._intake.room.set()
+        return count
+
+    def _acknowledge(self, partition: Partition) -> None:
+        if self._shared.partitions.get(partition.number) is partition:
+            for event in partition.ackable():
+                event.ack()
+
+    async def _close(self, partition: Partition, due: list[NodeMinute]) -> int:
+        shared = self._shared
+        generation = shared.generation
+        await self._wait_for_scoring(partition, due, generation)
+        if generation != shared.generation:
+            return 0
+        closed: list[tuple[minutes.MinuteRecord, bool]] = []
+        futures: list[Any] = []
+        for key, minute_ms in due:
+            if not partition.book.is_open((key, minute_ms)):
+                continue
+            samples = partition.book.take((key, minute_ms))
+            self._intake.held_samples -= len(samples)
+            partition.closing.add((key, minute_ms))
+            table_key = row_key(partition.number, key, minute_ms)
+            old = self._stored(table_key, minute_ms)
+            record = minutes.merge(old, samples)
+            if record is None:
+                continue
+            futures.append(
+                shared.tables.put_row(partition.number, table_key, minutes.pack(record))
+            )
+            closed.append((record, old is not None))
+        # The rows are in Kafka before anything is published or acknowledged: a row that was
+        # published but not stored would come back without its samples.
+        await asyncio.gather(*futures)
+        await self._publish(partition, closed)
+        partition.closing.difference_update(due)
+        return len(closed)
+
+    async def _publish(
+        self, partition: Partition, closed: list[tuple[minutes.MinuteRecord, bool]]
+    ) -> None:
+        shared = self._shared
+        futures = []
+        for record, corrected in closed:
+            value = minutes.published(record)
+            futures.append(shared.publisher.minutes(partition.number, record.key, value))
+            shared.view.minute(value)
+            for history in shared.histories:
+                history.minutes(value)
+            shared.metrics.minute_rows.labels("corrected" if corrected else "published").inc()
+            partition.windows.put(
+                record.key, record.minute_ms, record.devices, minutes.rows(record)
+            )
+            state = partition.state(record.site, record.node, record.key)
+            if record.minute_ms > state.scored_minute_ms:
+                shared.due.append((partition.number, (record.key, record.minute_ms)))
+        if closed:
+            shared.due_added.set()
+        await asyncio.gather(*futures)
+
+    def _stored(self, table_key: bytes, minute_ms: int) -> minutes.MinuteRecord | None:
+        data = self._shared.tables.row(table_key)
+        if data is None:
+            return None
+        record = minutes.unpack(data)
+        # The ring's slot may still hold the minute of ninety minutes before.
+        return record if record.minute_ms == minute_ms else None
+
+    async def _wait_for_scoring(
+        self, partition: Partition, due: list[NodeMinute], generation: int
+    ) -> None:
+        """Let scoring catch up before rows that it needs are overwritten (fast replays)."""
+        limit_ms = MAX_UNSCORED_MINUTES * MINUTE_MS
+        while self._shared.generation == generation and self._shared.due:
+            newest = {key: minute_ms for key, minute_ms in due}
+            behind = any(
+                number == partition.number and newest.get(key, 0) - minute_ms > limit_ms
+                for number, (key, minute_ms) in self._shared.due
+            )
+            if not behind:
+                return
+            self.scored.clear()
+            await self.scored.wait()

@@ -1,0 +1,119 @@
+"""Decision → Kafka → webhook: recorded before it is sent, kept until every receiver answered."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from stream import state as node_state
+from stream.decide import Decision
+from stream.edge.partition import Partition
+from stream.edge.shared import Shared
+from stream.edge.tables import state_key
+from stream.edge.webhook import Deliverer, Delivery, Outgoing, body
+from stream.state import NodeState
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Keeps each node's undelivered webhooks in its state record."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._where: dict[str, tuple[int, str]] = {}
+        self.deliverer: Deliverer | None = None
+
+    async def save(
+        self, partition: Partition, key: str, state: NodeState, decisions: Sequence[Decision]
+    ) -> None:
+        """Make decisions durable, then public, then send them.
+
+        In this order: the state with the outbox, the decision. A crash in between leaves either
+        nothing or an outbox that is sent after the restart under the same ids.
+        """
+        shared = self._shared
+        state.live = state.live or shared.live
+        for decision in decisions:
+            self._enqueue(state, decision)
+        packed = node_state.pack(state)
+        await shared.tables.put_state(partition.number, state_key(partition.number, key), packed)
+        if not decisions:
+            return
+        await asyncio.gather(
+            *(shared.publisher.decision(partition.number, key, d) for d in decisions)
+        )
+        for decision in decisions:
+            data = decision["data"]
+            log.info(
+                "decision %s %s node=%s device=%s cause=%s rule=%s risk=%s%s",
+                decision["type"], decision["decision_id"], key, data.get("device"),
+                data.get("cause"), data.get("rule"), data.get("risk"),
+                " (dry run)" if decision["dry_run"] else "",
+            )
+            shared.metrics.decisions.labels(decision["type"], str(data.get("cause", ""))).inc()
+            shared.view.decision(decision)
+            for history in shared.histories:
+                history.decision(decision)
+        self.submit(partition.number, key, state)
+
+    def _enqueue(self, state: NodeState, decision: Decision) -> None:
+        if decision["dry_run"] or self.deliverer is None:
+            return
+        receivers = self.deliverer.receivers_for(decision["type"])
+        webhook_id = "msg_" + decision["decision_id"].removeprefix("dec_")
+        if not receivers or any(o.webhook_id == webhook_id for o in state.outbox):
+            return
+        data = decision["data"]
+        decided_ms = decision["decided_ms"]
+        text = body(decision["type"], decided_ms, data).decode()
+        state.outbox.append(
+            node_state.Outgoing(webhook_id, decision["type"], data.get("device"), text, receivers)
+        )
+
+    def submit(self, partition: int, key: str, state: NodeState) -> None:
+        """Hand everything undelivered of a node to the deliverer; repeating it is harmless."""
+        if self.deliverer is None:
+            return
+        for entry in state.outbox:
+            self._where[entry.webhook_id] = (partition, key)
+            for receiver in entry.pending:
+                self.deliverer.submit(
+                    Outgoing(
+                        webhook_id=entry.webhook_id, type=entry.type, site=state.site,
+                        device_key=f"{key}/{entry.device or ''}", body=entry.body.encode(),
+                        receiver=receiver,
+                    )
+                )
+
+    def submit_all(self, _receiver: str = "") -> None:
+        """Hand over every undelivered webhook of the partitions that this worker owns."""
+        for number, partition in self._shared.partitions.items():
+            for key, state in partition.states.items():
+                if state.outbox:
+                    self.submit(number, key, state)
+
+    def forget(self) -> None:
+        """The partitions were taken away; who gets them sends what is left."""
+        self._where.clear()
+
+    async def on_delivered(self, delivery: Delivery) -> None:
+        """Record a finished delivery and drop it from the outbox."""
+        where = self._where.get(delivery["webhook-id"])
+        if where is None:
+            return
+        number, key = where
+        partition = self._shared.partitions.get(number)
+        state = partition.states.get(key) if partition is not None else None
+        if partition is None or state is None:
+            return
+        shared = self._shared
+        shared.metrics.deliveries.labels(delivery["receiver"], delivery["status"]).inc()
+        await shared.publisher.delivery(number, key, dict(delivery))
+        for entry in list(state.outbox):
+            if entry.webhook_id == delivery["webhook-id"]:
+                if delivery["receiver"] in entry.pending:
+                    entry.pending.remove(delivery["receiver"])
+                if not entry.pending:
+                    state.outbox.remove(entry)
+                    self._where.pop(entry.webhook_id, None)
+        await self.save(partition, key, state, ())

@@ -1,0 +1,113 @@
+"""Start of the worker process: topics, model in a thread, Faust's loop."""
+
+import asyncio
+import logging
+import random
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
+
+from contract.errors import ConfigError, RigcanaryError
+from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
+from stream.edge.shared import History, Predictor
+from stream.edge.worker import FaustWorker, Worker
+from stream.settings import WorkerSettings
+
+log = logging.getLogger("rigcanary.worker")
+
+CONNECT_ATTEMPTS = 8
+
+
+async def prepare_topics(settings: WorkerSettings) -> int:
+    """Create the topics that are absent; return the number of partitions of telemetry.
+
+    Raises:
+        RigcanaryError: when Kafka cannot be reached.
+        ConfigError: when the topics do not have the same number of partitions.
+    """
+    for attempt in range(CONNECT_ATTEMPTS):
+        try:
+            return await _prepare_topics(settings)
+        except (KafkaError, OSError) as error:
+            if attempt == CONNECT_ATTEMPTS - 1:
+                raise RigcanaryError(
+                    f"Kafka at {settings.kafka} cannot be reached: {error}; "
+                    "is it running, and is --kafka right?"
+                ) from error
+            await asyncio.sleep(min(5.0, 0.2 * 2**attempt) * random.uniform(0.7, 1.3))
+    raise AssertionError("unreachable")
+
+
+async def _prepare_topics(settings: WorkerSettings) -> int:
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
+    try:
+        await admin.start()
+        present = set(await admin.list_topics())
+        absent = [name for name in KAFKA_TOPICS if name not in present]
+        if absent:
+            replicas = settings.replication_factor or 1
+            await admin.create_topics(
+                [NewTopic(name, settings.partitions, replicas) for name in absent]
+            )
+        found = {
+            topic["topic"]: len(topic["partitions"])
+            for topic in await admin.describe_topics(list(KAFKA_TOPICS))
+        }
+    finally:
+        await admin.close()
+    if found.get(EVENTS) != found.get(TELEMETRY) or not found.get(TELEMETRY):
+        raise ConfigError(
+            f"Kafka topics {TELEMETRY} and {EVENTS} must have the same number of partitions, "
+            f"they have {found.get(TELEMETRY)} and {found.get(EVENTS)}; recreate one of them"
+        )
+    return found[TELEMETRY]
+
+
+def _load(model: str) -> Predictor:
+    # TensorFlow takes seconds to import: here it overlaps with joining the group.
+    from models.serve import load
+
+    predictor: Predictor = load(model)
+    predictor.warm_up()
+    return predictor
+
+
+def _histories(settings: WorkerSettings) -> list[History]:
+    from stream.edge.history import InfluxHistory, ParquetHistory
+
+    histories: list[History] = []
+    if settings.state is not None:
+        histories.append(ParquetHistory(Path(settings.state) / "history"))
+    if settings.influx is not None:
+        influx = settings.influx
+        histories.append(InfluxHistory(influx.url, influx.org, influx.bucket, influx.token))
+    return histories
+
+
+def run(settings: WorkerSettings) -> int:
+    """Run the worker until it is told to stop; returns the exit code.
+
+    Raises:
+        ConfigError: when the model or a port cannot be used.
+        RigcanaryError: when Kafka cannot be reached, or the worker crashed.
+    """
+    partitions = asyncio.run(prepare_topics(settings))
+    predictor: Future[Predictor] = ThreadPoolExecutor(1, "model").submit(_load, settings.model)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    worker = Worker(settings, partitions, predictor, _histories(settings))
+    faust_worker = FaustWorker(
+        worker, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True
+    )
+    try:
+        faust_worker.execute_from_commandline()
+    except SystemExit as finished:
+        failure = faust_worker.failure
+        if failure is not None:
+            if isinstance(failure, RigcanaryError):
+                raise failure from None
+            raise RigcanaryError(f"the worker ended: {failure!r}; see the log") from failure
+        return int(finished.code or 0)
+    return 0

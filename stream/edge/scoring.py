@@ -1,0 +1,168 @@
+"""All windows that are due, scored in one batch in a worker thread."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contract.decision import Evidence
+from stream.decide import Decision, DeviceScore
+from stream.edge.closing import Closer
+from stream.edge.outbox import Outbox
+from stream.edge.partition import Partition
+from stream.edge.shared import Predictor, Shared
+from stream.state import NodeState
+from stream.watermark import NodeMinute
+from stream.window import Windows
+
+log = logging.getLogger(__name__)
+
+MAX_EXPLAINED: Final = 16
+"""Alarms explained a batch: in a storm the rest goes out without evidence, not late."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    partition: Partition
+    key: str
+    minute_ms: int
+    windows: Windows
+    wants_evidence: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scored:
+    risks: dict[str, tuple[float, float, float]]
+    evidence: dict[str, list[Evidence]]
+
+
+class Scorer:
+    """Takes node minutes from ``shared.due`` in order and turns them into risks and decisions."""
+
+    def __init__(self, shared: Shared, outbox: Outbox, closer: Closer) -> None:
+        self._shared = shared
+        self._outbox = outbox
+        self._closer = closer
+        # One thread: TensorFlow's own threads are set to one, and the order stays the same.
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+
+    async def score_due(self) -> int:
+        """Score one batch; returns the number of node minutes, 0 when none is due."""
+        shared = self._shared
+        predictor = shared.predictor
+        if predictor is None or not shared.due:
+            return 0
+        generation = shared.generation
+        jobs = self._next_jobs()
+        if jobs:
+            started = time.perf_counter()
+            results = await asyncio.get_running_loop().run_in_executor(
+                self.thread, _score, predictor, jobs, shared.decider.threshold
+            )
+            shared.metrics.scoring_seconds.observe(time.perf_counter() - started)
+            if generation == shared.generation:
+                await self._apply(jobs, results)
+        self._closer.scored.set()
+        return len(jobs)
+
+    def _next_jobs(self) -> list[_Job]:
+        shared = self._shared
+        jobs: list[_Job] = []
+        devices = 0
+        while shared.due and devices < shared.settings.score_batch:
+            number, (key, minute_ms) = shared.due.popleft()
+            partition = shared.partitions.get(number)
+            if partition is None:
+                continue
+            state = partition.states.get(key)
+            if state is None or minute_ms <= state.scored_minute_ms:
+                continue
+            windows = partition.windows.windows(key, minute_ms)
+            wants = frozenset(d for d in windows.devices if _may_alarm(state, d))
+            jobs.append(_Job(partition, key, minute_ms, windows, wants))
+            devices += len(windows.devices)
+        return jobs
+
+    async def _apply(self, jobs: list[_Job], results: list[_Scored]) -> None:
+        shared = self._shared
+        risk_futures: list[Any] = []
+        saves: dict[NodeMinute | str, tuple[Partition, str, NodeState, list[Decision]]] = {}
+        for job, result in zip(jobs, results, strict=True):
+            state = job.partition.states[job.key]
+            scores = [
+                _device_score(device, completeness, result.risks.get(device))
+                for device, completeness in zip(
+                    job.windows.devices, job.windows.completeness_D.tolist(), strict=True
+                )
+            ]
+            evidence = result.evidence
+            risks, decisions = shared.decider.on_scores(
+                state, job.minute_ms, scores, lambda d, e=evidence: e.get(d, []),
+                dry_run=shared.dry_run,
+            )
+            shared.view.risk(risks)
+            for history in shared.histories:
+                history.risk(risks)
+            for status, count in (
+                ("scored", len(result.risks)),
+                ("not_enough_data", len(scores) - len(result.risks)),
+            ):
+                shared.metrics.scorings.labels(status).inc(count)
+            risk_futures.append(shared.publisher.risks(job.partition.number, job.key, risks))
+            known = saves.get(job.key)
+            saves[job.key] = (
+                job.partition, job.key, state, (known[3] if known else []) + decisions
+            )
+        # One state record a node, whatever number of its minutes this batch scored.
+        await asyncio.gather(*(self._outbox.save(*save) for save in saves.values()))
+        await asyncio.gather(*risk_futures)
+
+
+def _may_alarm(state: NodeState, device: str) -> bool:
+    known = state.devices.get(device)
+    episode = known.episode if known is not None else None
+    return episode is None or episode.migration != "requested"
+
+
+def _device_score(
+    device: str, completeness: float, risks: tuple[float, float, float] | None
+) -> DeviceScore:
+    return DeviceScore(device, completeness, *(risks or (None, None, None)))
+
+
+def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list[_Scored]:
+    """Runs in the scoring thread; touches nothing but its arguments."""
+    parts = [job.windows.rows_DTC[job.windows.enough_D] for job in jobs]
+    rows_BTC: npt.NDArray[np.float32] = np.concatenate(parts)
+    columns: list[npt.NDArray[Any]] = []
+    if len(rows_BTC):
+        scores = predictor.score(rows_BTC)
+        columns = [scores.risk_15m_B, scores.risk_60m_B, scores.risk_240m_B]
+    results = []
+    start, explained = 0, 0
+    for job, part in zip(jobs, parts, strict=True):
+        names = [
+            d for d, enough in zip(job.windows.devices, job.windows.enough_D, strict=True) if enough
+        ]
+        risks = {
+            name: (float(columns[0][i]), float(columns[1][i]), float(columns[2][i]))
+            for i, name in enumerate(names, start)
+        }
+        evidence: dict[str, list[Evidence]] = {}
+        for row_TC, name in zip(part, names, strict=True):
+            if (
+                risks[name][1] >= threshold
+                and name in job.wants_evidence
+                and explained < MAX_EXPLAINED
+            ):
+                evidence[name] = predictor.explain(row_TC)
+                explained += 1
+        results.append(_Scored(risks, evidence))
+        start += len(names)
+    return results

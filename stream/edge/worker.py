@@ -1,0 +1,360 @@
+"""The worker: a Faust app around the pure core.
+
+Faust does partitions, consumption, offsets, tables with changelogs. Three of its habits lose
+records and are kept away from here (docs/decisions): records are acknowledged as a prefix in
+offset order only, the flow is stopped before recovery resumes the source topics, and every table
+write names its partition.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import faust
+import mode
+from faust.types import TP
+
+from contract.errors import ConfigError, RigcanaryError
+from contract.topics import EVENTS, TELEMETRY
+from stream.budget import Budget, BudgetGate
+from stream.decide import Decider
+from stream.edge import recovery
+from stream.edge.closing import Closer
+from stream.edge.intake import Intake
+from stream.edge.metrics import WorkerMetrics
+from stream.edge.outbox import Outbox
+from stream.edge.publish import Publisher
+from stream.edge.scoring import Scorer
+from stream.edge.shared import History, Predictor, Shared
+from stream.edge.tables import Tables
+from stream.edge.web import WebServer, build_app
+from stream.edge.webhook import Deliverer, Hooks
+from stream.fleet_view import FleetView
+from stream.policy import Limits, Policy
+from stream.settings import WorkerSettings
+from stream.silence import SiteWatch
+
+log = logging.getLogger("rigcanary.worker")
+
+CLOSE_SECONDS: Final = 0.1
+SILENCE_SECONDS: Final = 1.0
+STATUS_SECONDS: Final = 5.0
+PING_GRACE_SECONDS: Final = 5.0
+"""How long a fresh start waits for a receiver's answer to ``test.ping`` before it is ready."""
+_RAW: Final = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw",
+               "value_serializer": "raw"}
+
+
+def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
+    """Settings of the Faust app; what only the embedded broker needs stands in one place."""
+    common: dict[str, Any] = {
+        "id": settings.app_id,
+        "broker": [f"kafka://{address.strip()}" for address in settings.kafka.split(",")],
+        "store": "memory://",
+        "datadir": str(settings.state / "faust" if settings.state else tempfile.gettempdir()),
+        "autodiscover": False,
+        "web_enabled": False,
+        "topic_partitions": partitions,
+        "topic_replication_factor": settings.replication_factor or 1,
+        "topic_disable_leader": True,
+        # Held records would keep a revoke or a stop waiting for acknowledgements that cannot
+        # come any more; they are read again instead.
+        "stream_wait_empty": False,
+        "broker_session_timeout": settings.session_seconds,
+        "broker_heartbeat_interval": min(3.0, settings.session_seconds / 3),
+        "broker_commit_interval": 1.0,
+        "worker_redirect_stdouts": False,
+    }
+    if settings.instance is not None:
+        common["consumer_group_instance_id"] = f"{settings.app_id}-{settings.instance}"
+    if settings.profile == "embedded":
+        # Tansu's end offsets are wrong after a batch of several records, and a restart with
+        # standbys reads everything again.
+        common |= {"producer_max_batch_size": 1, "table_standby_replicas": 0}
+    return common
+
+
+class Worker:
+    """One worker process; :func:`run` makes and runs it."""
+
+    def __init__(
+        self, settings: WorkerSettings, partitions: int, predictor: "Future[Predictor]",
+        histories: list[History],
+    ) -> None:
+        self.app: Any = faust.App(**faust_settings(settings, partitions))
+        self._predictor = predictor
+        limits = Limits(
+            temperature_celsius=settings.limits.temperature_celsius,
+            ripple_volts=settings.limits.ripple_volts,
+        )
+        policy = Policy(limits=limits)
+        view = FleetView()
+        self._gate = BudgetGate(Budget(), lambda site: self.shared.devices_known(site))
+        self.shared = Shared(
+            settings=settings,
+            tables=Tables(self.app, partitions),
+            publisher=Publisher(self.app, partitions),
+            decider=Decider(policy, self._gate, 1.0, ""),
+            watch=SiteWatch(policy),
+            view=view,
+            metrics=WorkerMetrics(view),
+            histories=histories,
+        )
+        self.outbox = Outbox(self.shared)
+        self.intake = Intake(self.shared, self.outbox)
+        self.closer = Closer(self.shared, self.intake)
+        self.scorer = Scorer(self.shared, self.outbox, self.closer)
+        self._closing = asyncio.Lock()
+        self._scoring = asyncio.Lock()
+        self.failure: BaseException | None = None
+        self._recovered = False
+        self._started = time.monotonic()
+        self._web: WebServer | None = None
+        self._wire(partitions)
+
+    def _wire(self, partitions: int) -> None:
+        app = self.app
+        readings = app.topic(TELEMETRY, partitions=partitions, **_RAW)
+        events = app.topic(EVENTS, partitions=partitions, **_RAW)
+        app.agent(readings, name="telemetry")(self._telemetry)
+        app.agent(events, name="events")(self._events)
+        app.on_partitions_revoked.connect(self._revoked)
+        self.shared.tables.rows.on_recover(self._on_recover)
+        for task in (self._close_loop, self._score_loop, self._watch_loop, self._status_loop):
+            app.task(self._guarded(task))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def start_web(self) -> int:
+        """Serve the page, health and metrics; returns the port."""
+        settings = self.shared.settings
+        application = build_app(
+            self.shared.view, self.shared.metrics.registry, self.not_ready, status=self.status
+        )
+        self._web = WebServer(application, host=settings.web_host, port=settings.web_port)
+        return await self._web.start()
+
+    def start_deliverer(self) -> None:
+        """Begin to deliver; every receiver gets its ``test.ping``."""
+        metrics = self.shared.metrics
+        receivers = self.shared.settings.receivers
+        hooks = Hooks(
+            on_ping_ok=self._ping_answered, on_attempt=metrics.attempt,
+            on_room=self.outbox.submit_all, on_crash=self._crash,
+        )
+        deliverer = Deliverer(receivers, self.outbox.on_delivered, hooks=hooks)
+        self.outbox.deliverer = deliverer
+        metrics.track_outbox(deliverer.depth, [r.name for r in receivers])
+        deliverer.ping()
+
+    async def stop_edges(self) -> None:
+        """Close what is not Faust's."""
+        if self.outbox.deliverer is not None:
+            await self.outbox.deliverer.close()
+        for history in self.shared.histories:
+            await history.stop()
+        if self._web is not None:
+            await self._web.stop()
+        self.scorer.thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _ping_answered(self, receiver: str) -> None:
+        if not self.shared.live:
+            log.info("receiver %s answered test.ping: decisions are delivered from now on", receiver)
+        self.shared.live = True
+
+    def not_ready(self) -> list[str]:
+        """Reasons why the worker is not ready."""
+        reasons = []
+        if self.shared.predictor is None:
+            reasons.append("the model is being loaded")
+        if not self._recovered:
+            reasons.append("no partitions yet: joining the group or restoring tables")
+        waited = time.monotonic() - self._started > PING_GRACE_SECONDS
+        if self.shared.settings.receivers and not self.shared.live and not waited:
+            reasons.append("no receiver has answered test.ping yet")
+        return reasons
+
+    def status(self) -> dict[str, Any]:
+        """What the page shows of the worker itself."""
+        shared = self.shared
+        return {
+            "model_version": shared.decider.model_version,
+            "threshold": shared.decider.threshold,
+            "dry_run": shared.dry_run,
+            "partitions": sorted(shared.partitions),
+            "held_samples": self.intake.held_samples,
+            "due": len(shared.due),
+        }
+
+    def _crash(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            if not isinstance(error, RigcanaryError):
+                log.critical("the worker ends: %r", error, exc_info=error)
+        asyncio.get_running_loop().create_task(self.app.crash(error))
+
+    def _guarded(self, task: Any) -> Any:
+        async def run_task() -> None:
+            try:
+                await task()
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                # A loop that ended would leave a worker that runs on and decides nothing.
+                self._crash(error)
+                raise
+
+        run_task.__name__ = run_task.__qualname__ = task.__name__
+        return run_task
+
+    # -- Kafka -----------------------------------------------------------------------------------
+
+    async def _telemetry(self, stream: Any) -> None:
+        async for event in stream.noack().events():
+            if await self._in_sequence(event):
+                await self.intake.telemetry(event)
+
+    async def _events(self, stream: Any) -> None:
+        async for event in stream.noack().events():
+            await self.intake.structural(event)
+
+    async def _in_sequence(self, event: Any) -> bool:
+        """Guard against records that Faust skipped: seek back to the first missing one, once."""
+        partition = self.shared.partition(event.message.partition)
+        offset, expected = event.message.offset, partition.next_offset
+        if expected is not None and offset > expected and partition.sought != expected:
+            partition.sought = expected
+            self.shared.metrics.errors.labels("offset_jump").inc()
+            log.warning("partition %d: offset %d after %d, seeking back", partition.number, offset,
+                        expected - 1)
+            await self.app.consumer.seek(TP(TELEMETRY, partition.number), expected)
+            return False
+        partition.next_offset = offset + 1
+        return True
+
+    async def _revoked(self, _app: Any, revoked: Any, **_: Any) -> None:
+        # Nothing begun before may still write when the next owner starts to read.
+        self.shared.generation += 1
+        self.closer.scored.set()
+        async with self._closing, self._scoring:
+            recovery.forget_partitions(self.shared, self.outbox)
+        self.intake.held_samples = 0
+        self.intake.room.set()
+        self._recovered = False
+
+    async def _on_recover(self) -> None:
+        try:
+            await recovery.stop_flow(self.app)
+            assigned = {
+                tp.partition for tp in self.app.consumer.assignment() if tp.topic == TELEMETRY
+            }
+            async with self._closing, self._scoring:
+                recovery.forget_partitions(self.shared, self.outbox)
+                await recovery.rebuild(self.shared, self.outbox, assigned)
+            self._recovered = True
+        except (RuntimeError, ValueError, TimeoutError, KeyError) as error:
+            # Faust swallows what is raised here and would run on with empty windows.
+            self._crash(error)
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    async def _close_loop(self) -> None:
+        while not self.app.should_stop:
+            async with self._closing:
+                if not self.shared.draining:
+                    await self.closer.close_due()
+            await asyncio.sleep(CLOSE_SECONDS)
+
+    async def _score_loop(self) -> None:
+        shared = self.shared
+        predictor = await asyncio.wrap_future(self._predictor)
+        budget = shared.settings.false_alarms_per_device_day
+        shared.decider.threshold = predictor.threshold(budget)
+        shared.decider.model_version = predictor.version
+        shared.metrics.set_model_version(predictor.version)
+        shared.predictor = predictor
+        log.info("model %s: threshold %.4f", predictor.version, shared.decider.threshold)
+        while not self.app.should_stop:
+            async with self._scoring:
+                scored = await self.scorer.score_due()
+            if not scored:
+                shared.due_added.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(shared.due_added.wait(), 1.0)
+
+    async def _watch_loop(self) -> None:
+        while not self.app.should_stop:
+            await self.intake.silence()
+            await asyncio.sleep(SILENCE_SECONDS)
+
+    async def _status_loop(self) -> None:
+        shared = self.shared
+        while not self.app.should_stop:
+            shared.view.tick(time.monotonic())
+            for partition in shared.partitions.values():
+                lag = time.time() - partition.book.watermark_ms / 1000
+                label = str(partition.number)
+                if partition.book.watermark_ms:
+                    shared.metrics.watermark_lag_seconds.labels(label).set(lag)
+                high = self.app.consumer.highwater(TP(TELEMETRY, partition.number))
+                if high is not None and partition.next_offset is not None:
+                    behind = max(0, high - partition.next_offset)
+                    shared.metrics.lag_records.labels(label).set(behind)
+            for name, count in shared.repairs.items():
+                shared.metrics.repairs.labels(name).inc(count)
+            shared.repairs.clear()
+            await asyncio.sleep(STATUS_SECONDS)
+
+    async def drain(self) -> None:
+        """Store every open minute and acknowledge it, before a planned stop.
+
+        The embedded broker may be about to lose its log; the rows are what remains.
+        """
+        async with self._closing:
+            self.shared.draining = True
+            await self.closer.close_due(everything=True)
+        await asyncio.wait_for(self.app.commit(), 5.0)
+
+
+class FaustWorker(faust.Worker):
+    """Faust's worker, draining before it stops."""
+
+    def __init__(self, worker: Worker, **kwargs: Any) -> None:
+        self._rigcanary = worker
+        self._stop_task: asyncio.Task[None] | None = None
+        super().__init__(worker.app, **kwargs)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made the worker end, if anything did."""
+        return self._rigcanary.failure
+
+    async def on_first_start(self) -> None:
+        port = await self._rigcanary.start_web()
+        log.info("page at http://%s:%d/", self._rigcanary.shared.settings.web_host, port)
+        for history in self._rigcanary.shared.histories:
+            await history.start()
+        self._rigcanary.start_deliverer()
+        await super().on_first_start()
+
+    def install_signal_handlers(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop_task is None:
+            self._stop_task = self.loop.create_task(self._drain_and_stop(number))
+
+    async def _drain_and_stop(self, number: signal.Signals) -> None:
+        if self._rigcanary.shared.settings.profile == "embedded":
+            try:
+                await asyncio.wait_for(self._rigcanary.drain(), 10.0)
+            except TimeoutError:
+                log.warning("stopping without having stored every open minute: Kafka is too slow")
+        await self._rigcanary.stop_edges()
+        self._schedule_shutdown(number)

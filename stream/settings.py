@@ -1,0 +1,72 @@
+"""Settings of the worker (contracts section 10)."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from stream.bridge_settings import split_address
+from stream.receivers import Receiver, check_unique
+
+
+def _addresses(value: str) -> str:
+    for address in value.split(","):
+        split_address(address.strip())
+    return value
+
+
+class LimitSettings(BaseModel):
+    """Limits past which a card is moved at once; sources in ``stream.policy.Limits``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature_celsius: float = Field(default=97.0, gt=0, le=150)
+    ripple_volts: float = Field(default=0.30, gt=0, le=10)
+
+
+class InfluxSettings(BaseModel):
+    """Where InfluxDB 2 is, when history goes there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    org: str = "rigcanary"
+    bucket: str = "rigcanary"
+    token: SecretStr
+
+
+class WorkerSettings(BaseModel):
+    """What ``rigcanary worker`` can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kafka: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
+    """Kafka bootstrap servers, HOST:PORT[,HOST:PORT…]."""
+    profile: Literal["kafka", "embedded"] = "kafka"
+    """``embedded``: what the embedded broker (Tansu) needs; see docs/decisions."""
+    app_id: str = Field(default="rigcanary-worker", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    """Consumer group; workers with the same id share the load."""
+    instance: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    """Stable name of this worker within the group: after a crash and restart it gets its
+    partitions back at once. Two running workers must not share it."""
+    state: Path | None = None
+    """Folder for the history and for this worker's files; without it no history is kept."""
+    partitions: int = Field(default=4, ge=1, le=10_000)
+    """Of topics that are absent at start and are then created."""
+    replication_factor: int | None = Field(default=None, ge=1, le=32)
+    session_seconds: float = Field(default=10.0, ge=6.0, le=300.0)
+    """How long the group waits for a dead worker before others take over its partitions."""
+    web_host: str = "127.0.0.1"
+    web_port: int = Field(default=6067, ge=0, le=65_535)
+    """Port of the page, /healthz and /metrics; 0 takes a free one."""
+    model: str = "default"
+    """Folder of a trained model, or ``default``."""
+    false_alarms_per_device_day: float = Field(default=0.003, gt=0)
+    """Budget whose threshold decides on moves; the model's card lists what it was tuned for."""
+    dry_run: Literal["auto", "on", "off"] = "auto"
+    """``auto``: until a receiver has answered ``test.ping`` once."""
+    limits: LimitSettings = LimitSettings()
+    receivers: Annotated[tuple[Receiver, ...], AfterValidator(check_unique)] = ()
+    influx: InfluxSettings | None = None
+    score_batch: int = Field(default=1_024, ge=16, le=16_384)
+    """Windows scored in one call."""
