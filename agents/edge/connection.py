@@ -1,0 +1,211 @@
+"""One node's connection to the MQTT broker."""
+
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+
+from agents.settings import MqttSettings
+from contract.errors import ConfigError, RigcanaryError
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_SECONDS = 1.0
+MAX_DELAY_SECONDS = 60.0
+STABLE_SECONDS = 30.0
+"""A connection that held this long ends the back-off. A shorter one does not: two agents with
+one client id, which take the connection from each other, must not do so every second."""
+
+
+class Connection:
+    """Sends QoS 1 messages, at most ``max_inflight`` of them unacknowledged.
+
+    Says ``online`` (retained) at every connect and leaves ``offline`` as its will. Reconnects for
+    ever, after an exponential back-off with full jitter. ``acknowledged`` counts PUBACKs.
+    """
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        client_id: str,
+        status_topic: str,
+        online: Callable[[], bytes],
+        offline: Callable[[], bytes],
+    ) -> None:
+        self._settings = settings
+        self._client_id = client_id
+        self._status_topic = status_topic
+        self._online = online
+        self._offline = offline
+        self._slots = threading.Semaphore(settings.max_inflight)
+        self._online_mids: set[int] = set()
+        self._connected_at: float | None = None
+        self._failures = 0
+        self._trouble: str | None = None
+        self.connected = threading.Event()
+        self.acknowledged = 0
+        self._client = self._build()
+
+    def _build(self) -> paho.Client:
+        settings = self._settings
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self._client_id,
+            protocol=paho.MQTTv5 if settings.protocol == "5" else paho.MQTTv311,
+        )
+        if settings.username is not None:
+            client.username_pw_set(settings.username, settings.read_password())
+        if settings.tls:
+            try:
+                client.tls_set(
+                    ca_certs=None if settings.ca_file is None else str(settings.ca_file),
+                    certfile=None if settings.cert_file is None else str(settings.cert_file),
+                    keyfile=None if settings.key_file is None else str(settings.key_file),
+                )
+            except (OSError, ssl.SSLError, ValueError) as error:
+                raise ConfigError(
+                    f"mqtt TLS files (ca_file, cert_file, key_file): {error}"
+                ) from error
+        client.max_inflight_messages_set(settings.max_inflight)
+        client.on_connect = self._on_connect
+        client.on_connect_fail = self._on_connect_fail
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = self._on_publish
+        return client
+
+    def open(self) -> None:
+        """Start connecting, in the background."""
+        self._prepare_connect()
+        try:
+            self._client.connect_async(
+                self._settings.host, self._settings.port, self._settings.keepalive_seconds
+            )
+        except ValueError as error:
+            raise ConfigError(f"mqtt.host {self._settings.host!r}: {error}") from error
+        self._client.loop_start()
+
+    def send(
+        self, topic: str, payload: bytes, timeout: float | None = None, retain: bool = False
+    ) -> bool:
+        """Hand a message over; waits while ``max_inflight`` are unacknowledged.
+
+        Returns False when ``timeout`` seconds passed first; the message is then not taken. What
+        was taken is sent again after a reconnect until it is acknowledged (at least once).
+
+        Raises:
+            RigcanaryError: the client refuses the message itself.
+        """
+        if not self._slots.acquire(timeout=timeout):
+            return False
+        try:
+            info = self._client.publish(topic, payload, qos=1, retain=retain)
+        except ValueError as error:
+            self._slots.release()
+            raise RigcanaryError(
+                f"MQTT cannot carry a message of {len(payload)} bytes: {error}"
+            ) from error
+        if info.rc not in (MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_NO_CONN):
+            self._slots.release()
+            raise RigcanaryError(f"MQTT client refused a message: {paho.error_string(info.rc)}")
+        return True
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until everything sent is acknowledged, up to ``timeout`` seconds; whether it is."""
+        deadline = time.monotonic() + timeout
+        taken = 0
+        while taken < self._settings.max_inflight:
+            if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                break
+            taken += 1
+        for _ in range(taken):
+            self._slots.release()
+        return taken == self._settings.max_inflight
+
+    def close(self, timeout: float = 5.0) -> bool:
+        """Send what is in flight, say ``offline`` and disconnect; whether all was acknowledged.
+
+        The clean disconnect keeps the broker from sending the will, hence the ``offline``.
+        """
+        done = False
+        if self.connected.is_set():
+            deadline = time.monotonic() + timeout
+            left = self.drain(timeout)
+            said = self.send(
+                self._status_topic,
+                self._offline(),
+                max(0.1, deadline - time.monotonic()),
+                retain=True,
+            )
+            done = left and said and self.drain(max(0.1, deadline - time.monotonic()))
+        self._client.disconnect()
+        self._client.loop_stop()
+        return done
+
+    def _prepare_connect(self) -> None:
+        """Draw the pause before the next connect, and give that connect a fresh will.
+
+        Full jitter under a doubling ceiling. paho doubles its delay without
+        jitter; being told a new one before each wait, it waits exactly that.
+        """
+        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures, 16))
+        delay = max(0.05, random.uniform(0, ceiling))
+        # paho's annotation says int; it only compares and sleeps, so fractions are fine.
+        self._client.reconnect_delay_set(delay, delay)  # type: ignore[arg-type]
+        self._client.will_set(self._status_topic, self._offline(), qos=1, retain=True)
+
+    def _say(self, trouble: str | None) -> None:
+        """Log a change between trouble and none, once."""
+        where = f"{self._settings.host}:{self._settings.port}"
+        if trouble is not None and trouble != self._trouble:
+            log.warning("MQTT broker %s as %s: %s; trying again", where, self._client_id, trouble)
+        elif trouble is None and self._trouble is not None:
+            log.warning("MQTT broker %s as %s: connected again", where, self._client_id)
+        elif trouble is None:
+            log.info("MQTT broker %s as %s: connected", where, self._client_id)
+        self._trouble = trouble
+
+    def _on_connect(
+        self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        if reason.is_failure:
+            self._failures += 1
+            self._prepare_connect()
+            self._say(f"refused the connection: {reason}")
+            return
+        self._say(None)
+        self._connected_at = time.monotonic()
+        info = client.publish(self._status_topic, self._online(), qos=1, retain=True)
+        self._online_mids.add(info.mid)
+        self.connected.set()
+
+    def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
+        self._failures += 1
+        self._prepare_connect()
+        self._say("cannot connect")
+
+    def _on_disconnect(
+        self, _client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        self.connected.clear()
+        held = 0.0 if self._connected_at is None else time.monotonic() - self._connected_at
+        self._connected_at = None
+        self._failures = 0 if held >= STABLE_SECONDS else self._failures + 1
+        self._prepare_connect()
+        if reason.is_failure:
+            hint = "; is another agent using this client id?" if 0 < held < STABLE_SECONDS else ""
+            self._say(f"connection lost ({reason}){hint}")
+
+    def _on_publish(
+        self, _client: paho.Client, _data: Any, mid: int, _reason: Any, _properties: Any
+    ) -> None:
+        if mid in self._online_mids:
+            self._online_mids.discard(mid)
+            return
+        self.acknowledged += 1
+        self._slots.release()

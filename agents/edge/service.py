@@ -1,0 +1,113 @@
+"""``rigcanary agent``: the loop that samples on schedule and publishes."""
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+from agents.edge.connection import Connection
+from agents.edge.publisher import Publisher
+from agents.messages import Envelope, encode, new_boot_id
+from agents.run import make_clock, make_sampler
+from agents.sampler import Tick
+from agents.schedule import Schedule
+from agents.settings import AgentSettings
+from contract.topics import MqttTopic
+
+log = logging.getLogger(__name__)
+
+REPORT_TICKS = 720
+"""How often the counters are logged: every hour at 5 s."""
+
+
+class Agent:
+    """Samples and publishes until told to stop."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._clock = make_clock(settings)
+        self._envelope = Envelope(settings.site, settings.node, new_boot_id())
+        self._sampler = make_sampler(settings, self._envelope)
+        self._schedule = Schedule.aligned(self._clock.monotonic(), settings.interval_seconds)
+        self._stop = threading.Event()
+        self._topics = {
+            kind: str(MqttTopic(settings.site, settings.node, kind))
+            for kind in ("telemetry", "events", "status")
+        }
+        connection = Connection(
+            settings.mqtt,
+            client_id=f"rigcanary-{settings.site}-{settings.node}",
+            status_topic=self._topics["status"],
+            online=lambda: self._envelope.status("online", self._clock.instant().ts),
+            offline=lambda: self._envelope.status("offline", self._clock.instant().ts),
+        )
+        self._publisher = Publisher(connection, settings.mqtt.queue_messages)
+        self.ticks = 0
+
+    def stop(self) -> None:
+        """End after the tick in progress."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Sample on schedule until :meth:`stop`, or until ``clock.until_seconds`` have passed."""
+        log.info(
+            "agent %s/%s: source %s every %g s",
+            self._settings.site,
+            self._settings.node,
+            ", ".join(self._settings.sources),
+            self._settings.interval_seconds,
+        )
+        self._publisher.open()
+        try:
+            end = self._end()
+            while True:
+                due = self._schedule.next_due(self._clock.monotonic())
+                if due > end or not self._clock.sleep_until(due, self._stop):
+                    break
+                self._publish(self._sampler.tick(self._clock.instant()))
+        finally:
+            left = self._publisher.close()
+            self._sampler.close()
+            self._report()
+            if left:
+                log.warning("%d messages were not sent", left)
+
+    def _end(self) -> float:
+        until = self._settings.clock.until_seconds
+        if until is None:
+            return float("inf")
+        # Simulated event time counts from clock.start, which is 0 on its monotonic clock.
+        return until if self._settings.clock.simulated else self._schedule.start + until
+
+    def _publish(self, tick: Tick) -> None:
+        self.ticks += 1
+        for notice in tick.notices:
+            log.warning("%s", notice)
+        for event in tick.events:
+            log.warning("%s %s: %s", event["type"], event["device"], event["message"])
+            self._publisher.publish(self._topics["events"], encode(event))
+        self._publisher.publish(self._topics["telemetry"], encode(tick.telemetry))
+        if self.ticks % REPORT_TICKS == 0:
+            self._report()
+
+    def _report(self) -> None:
+        reads = ", ".join(f"{name} {what} {n}" for (name, what), n in self._sampler.reads.items())
+        log.info(
+            "%d ticks, %d skipped, %d messages dropped, reads: %s",
+            self.ticks,
+            self._schedule.skipped,
+            self._publisher.dropped,
+            reads or "none",
+        )
+
+
+def serve(settings: AgentSettings) -> None:
+    """Run an agent until SIGTERM or SIGINT."""
+    agent = Agent(settings)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        agent.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    agent.run()

@@ -1,0 +1,180 @@
+"""Readings of a rig's sources → one telemetry message and the events of a tick.
+
+Takes time as a value and touches the world only through its sources.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agents.messages import Envelope, in_order
+from agents.rate import TemperatureRate
+from agents.source import DeviceReading, Instant, NotHere, ReadFailed, Source
+from contract.message import Message
+
+_IDENTITY = ("device", "index", "vendor", "model", "serial", "driver")
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick gave. ``notices`` are lines for the log; each is said once per change."""
+
+    telemetry: Message
+    events: list[Message]
+    notices: list[str]
+
+
+@dataclass(slots=True)
+class _Device:
+    rate: TemperatureRate
+    identity: DeviceReading
+    state: str = "ok"
+    ecc_uncorrected: float | None = None
+    width_is_low: bool = False
+
+
+@dataclass(slots=True)
+class _SourceState:
+    source: Source
+    devices: list[str] = field(default_factory=list)
+    trouble: str | None = None
+
+
+class Sampler:
+    """Reads every source once a tick and keeps what must be remembered between ticks.
+
+    ``reads`` counts (source, ``data`` | ``not here`` | ``failed``).
+    """
+
+    def __init__(
+        self, envelope: Envelope, sources: Sequence[Source], interval_seconds: float
+    ) -> None:
+        self._envelope = envelope
+        self._interval = interval_seconds
+        self._sources = [_SourceState(source) for source in sources]
+        self._devices: dict[str, _Device] = {}
+        self.reads: Counter[tuple[str, str]] = Counter()
+
+    def tick(self, now: Instant) -> Tick:
+        """Sample at ``now``."""
+        notices: list[str] = []
+        merged: dict[str, DeviceReading] = {}
+        for source_state in self._sources:
+            for reading in self._read(source_state, now, notices):
+                _merge(merged, reading)
+        events: list[Message] = []
+        for reading in merged.values():
+            events += self._remember(reading, now)
+        telemetry = self._envelope.telemetry(
+            now.ts, self._interval, [in_order(reading) for reading in merged.values()]
+        )
+        return Tick(telemetry, events, notices)
+
+    def close(self) -> None:
+        """Close every source."""
+        for source_state in self._sources:
+            source_state.source.close()
+
+    def _read(
+        self, source_state: _SourceState, now: Instant, notices: list[str]
+    ) -> list[DeviceReading]:
+        source = source_state.source
+        try:
+            readings = source.read(now)
+        except NotHere as error:
+            outcome, trouble = "not here", f"source {source.name} is not here: {error}"
+        except ReadFailed as error:
+            outcome, trouble = "failed", f"source {source.name} failed: {error}"
+        else:
+            self.reads[source.name, "data"] += 1
+            if source_state.trouble is not None:
+                notices.append(f"source {source.name} gives data again")
+                source_state.trouble = None
+            present = [str(reading["device"]) for reading in readings]
+            if source.enumerates:
+                # A vanished device stays in the list: it is reported as lost from now on.
+                gone = [name for name in source_state.devices if name not in present]
+                readings = readings + list(self._placeholders(gone, "lost"))
+                present += gone
+            source_state.devices = present
+            return readings
+        self.reads[source.name, outcome] += 1
+        if source_state.trouble != trouble:
+            notices.append(f"{trouble} (asked again every {self._interval:g} s)")
+            source_state.trouble = trouble
+        # The observer is broken, which says nothing about the cards.
+        return list(self._placeholders(source_state.devices, "unknown"))
+
+    def _placeholders(self, names: Iterable[str], state: str) -> Iterable[DeviceReading]:
+        for name in names:
+            yield {**self._devices[name].identity, "state": state}
+
+    def _remember(self, reading: DeviceReading, now: Instant) -> list[Message]:
+        name = str(reading["device"])
+        reading.setdefault("state", "ok")
+        device = self._devices.get(name)
+        if device is None:
+            identity = {key: reading[key] for key in _IDENTITY if key in reading}
+            device = self._devices[name] = _Device(TemperatureRate(self._interval), identity)
+        reading["temperature_rate_celsius_per_second"] = device.rate.update(
+            reading.get("temperature_celsius"), now.monotonic
+        )
+        found = [
+            *_state_event(device, reading),
+            *_ecc_event(device, reading),
+            *_width_event(device, reading),
+        ]
+        return [self._envelope.event(now.ts, name, type_, text) for type_, text in found]
+
+
+def _merge(into: dict[str, DeviceReading], reading: DeviceReading) -> None:
+    known = into.setdefault(str(reading["device"]), reading)
+    if known is reading:
+        return
+    for key, value in reading.items():
+        if key == "methods":
+            known["methods"] = {**value, **(known.get("methods") or {})}
+        elif known.get(key) is None:
+            known[key] = value
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _state_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
+    before, state = device.state, str(reading["state"])
+    if state in ("unknown", before):
+        return
+    device.state = state
+    if state == "lost":
+        yield "device_lost", "the driver lost the device, or it vanished"
+    elif state == "unresponsive":
+        yield "device_unresponsive", "a read of the device did not return in time"
+    elif state == "ok":
+        yield "device_returned", f"the device answers again after being {before}"
+
+
+def _ecc_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
+    count = _number(reading.get("ecc_uncorrected_total"))
+    if count is None:
+        return
+    before, device.ecc_uncorrected = device.ecc_uncorrected, count
+    # A lower count is a reset by a driver reload; what it holds already is not known to be new.
+    if before is not None and count > before:
+        text = f"{count - before:.0f} more uncorrected memory errors, {count:.0f} in all"
+        yield "ecc_uncorrected", text
+
+
+def _width_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
+    width = _number(reading.get("pcie_link_width"))
+    possible = _number(reading.get("pcie_link_width_max"))
+    if not width or not possible:
+        return
+    low = width < possible
+    if low and not device.width_is_low:
+        yield "pcie_width_low", f"PCIe link runs on {width:.0f} of {possible:.0f} lanes"
+    device.width_is_low = low

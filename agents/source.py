@@ -1,0 +1,60 @@
+"""What a source of readings is.
+
+A read has three outcomes: data (a list is returned), not here (``NotHere``: the tool, library
+or file is absent, which says nothing about the cards) and failed (``ReadFailed``: it is there
+but gave no answer). One source's failure is its own: the sampler goes on with the others.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from contract.errors import RigcanaryError
+
+DeviceReading = dict[str, Any]
+"""One entry of ``devices`` of a telemetry message: ``device`` (text), ``index``, ``vendor``,
+``model``, ``state``, any of the sensors of ``contract.signals`` in their base units (None where
+the card has no such sensor), ``methods``. dT/dt is the sampler's to add."""
+
+
+class NotHere(RigcanaryError):
+    """The source's tool, library or file is absent; the message says which, for a person."""
+
+
+class ReadFailed(RigcanaryError):
+    """The source is there and gave no usable answer; the message says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One moment on an agent's clocks.
+
+    ``ts`` is Unix seconds UTC; ``monotonic`` is seconds of a clock that never steps, from which
+    intervals and rates are computed.
+    """
+
+    ts: float
+    monotonic: float
+
+
+class Source(Protocol):
+    """Gives readings of a rig's devices."""
+
+    name: str
+    """The name in ``agents.table``."""
+
+    enumerates: bool
+    """Whether a read lists every device that is there, so that one which is missing from the
+    list has vanished (it is then reported as ``lost``). False where rows may just be missing."""
+
+    def read(self, now: Instant) -> list[DeviceReading]:
+        """Readings of the devices at ``now``.
+
+        Raises:
+            NotHere: the source is absent (it may come back: it is asked again at every tick).
+            ReadFailed: it did not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what the source holds; harmless when it holds nothing."""
+        ...

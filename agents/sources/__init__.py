@@ -1,0 +1,1 @@
+"""The sources: one module each, named in ``agents.table``."""
