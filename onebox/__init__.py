@@ -1,0 +1,1 @@
+"""Everything on one machine, each part as a real process."""
