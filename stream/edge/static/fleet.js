@@ -20,11 +20,7 @@ function percent(risk) {
   return (value < 9.95 ? value.toFixed(1) : value.toFixed(0)) + " %";
 }
 
-function riskClass(risk) {
-  if (risk === null) return "quiet";
-  return risk >= 0.5 ? "bad" : risk >= 0.1 ? "warn" : "good";
-}
-
+// The score is 60 exactly where the risk reaches the model's threshold, so one rule colours both.
 function healthClass(score) {
   if (score === null) return "quiet";
   return score < 60 ? "bad" : score < 80 ? "warn" : "good";
@@ -88,13 +84,14 @@ function whole(value) {
 
 function fillRow(entry, device) {
   const { cells } = entry;
+  const health = healthClass(device.health_score);
   const index = device.index === null ? "" : `${device.index} · `;
   put(cells.rig, "rig", `${device.site}/${device.node}`);
   put(cells.card, "card", index + device.device);
   cells.card.title = device.device;
   put(cells.model, "model", device.model || "–", "quiet");
-  put(cells.risk, "risk", percent(device.risk), riskClass(device.risk));
-  put(cells.health, "health", whole(device.health_score), healthClass(device.health_score));
+  put(cells.risk, "risk", percent(device.risk), health);
+  put(cells.health, "health", whole(device.health_score), health);
   const waiting = device.status !== null && device.status !== "scored" && device.state === "ok";
   const share = device.completeness === null ? "" : ` (${Math.floor(device.completeness * 100)} %)`;
   put(cells.state, "state", waiting ? `filling${share}` : device.state,
@@ -105,8 +102,8 @@ function fillRow(entry, device) {
   if (entry.risks !== risks) {
     entry.risks = risks;
     drawSpark(cells.spark, device.risks);
-    cells.spark.className = `spark ${riskClass(device.risk)}`;
   }
+  cells.spark.className = `spark ${health}`;
 }
 
 function showFleet(fleet) {
