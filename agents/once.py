@@ -5,6 +5,7 @@ import logging
 from agents.messages import Envelope, encode, new_boot_id
 from agents.run import make_clock, make_sampler
 from agents.settings import AgentSettings
+from contract.errors import RigcanaryError
 from contract.message import Message
 from contract.signals import SIGNALS
 
@@ -15,6 +16,9 @@ def once(settings: AgentSettings) -> tuple[Message, str]:
     """One telemetry message and its JSON on one line.
 
     A source that is not here or fails is said in the log; the message then has no devices.
+
+    Raises:
+        RigcanaryError: a source that plays a rig back has no sample at this instant.
     """
     sampler = make_sampler(settings, Envelope(settings.site, settings.node, new_boot_id()))
     try:
@@ -23,6 +27,8 @@ def once(settings: AgentSettings) -> tuple[Message, str]:
         sampler.close()
     for notice in tick.notices:
         log.warning("%s", notice)
+    if tick.telemetry is None:
+        raise RigcanaryError("the rig that is played back has no sample at this instant; try again")
     return tick.telemetry, encode(tick.telemetry).decode()
 
 

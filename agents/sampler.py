@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agents.messages import Envelope, in_order
 from agents.rate import TemperatureRate
-from agents.source import DeviceReading, Instant, NotHere, ReadFailed, Source
+from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed, Source
 from contract.message import Message
 
 _IDENTITY = ("device", "index", "vendor", "model", "serial", "driver")
@@ -18,9 +18,12 @@ _IDENTITY = ("device", "index", "vendor", "model", "serial", "driver")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick gave. ``notices`` are lines for the log; each is said once per change."""
+    """What one tick gave. ``notices`` are lines for the log; each is said once per change.
 
-    telemetry: Message
+    ``telemetry`` is None where a source that plays a rig back had no sample (``NoSample``).
+    """
+
+    telemetry: Message | None
     events: list[Message]
     notices: list[str]
 
@@ -44,7 +47,7 @@ class _SourceState:
 class Sampler:
     """Reads every source once a tick and keeps what must be remembered between ticks.
 
-    ``reads`` counts (source, ``data`` | ``not here`` | ``failed``).
+    ``reads`` counts (source, ``data`` | ``not here`` | ``failed`` | ``no sample``).
     """
 
     def __init__(
@@ -61,7 +64,12 @@ class Sampler:
         notices: list[str] = []
         merged: dict[str, DeviceReading] = {}
         for source_state in self._sources:
-            for reading in self._read(source_state, now, notices):
+            try:
+                readings = self._read(source_state, now, notices)
+            except NoSample:
+                self.reads[source_state.source.name, "no sample"] += 1
+                return Tick(None, [], notices)
+            for reading in readings:
                 _merge(merged, reading)
         events: list[Message] = []
         for reading in merged.values():

@@ -20,6 +20,13 @@ class NotHere(RigcanaryError):
     """The source's tool, library or file is absent; the message says which, for a person."""
 
 
+class NoSample(RigcanaryError):
+    """The rig itself took no sample at this instant: a gap in a recording, a simulated outage.
+
+    Nothing is sent then, as the rig would have sent nothing.
+    """
+
+
 class ReadFailed(RigcanaryError):
     """The source is there and gave no usable answer; the message says what it said."""
 
@@ -52,6 +59,7 @@ class Source(Protocol):
         Raises:
             NotHere: the source is absent (it may come back: it is asked again at every tick).
             ReadFailed: it did not answer.
+            NoSample: only sources that play a rig back.
         """
         ...
 

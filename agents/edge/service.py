@@ -28,7 +28,10 @@ class Agent:
         self._clock = make_clock(settings)
         self._envelope = Envelope(settings.site, settings.node, new_boot_id())
         self._sampler = make_sampler(settings, self._envelope)
-        self._schedule = Schedule.aligned(self._clock.monotonic(), settings.interval_seconds)
+        # A simulated clock may begin a little later than the agent: below 0 until then.
+        self._schedule = Schedule.aligned(
+            max(0.0, self._clock.monotonic()), settings.interval_seconds
+        )
         self._stop = threading.Event()
         self._topics = {
             kind: str(MqttTopic(settings.site, settings.node, kind))
@@ -86,7 +89,8 @@ class Agent:
         for event in tick.events:
             log.warning("%s %s: %s", event["type"], event["device"], event["message"])
             self._publisher.publish(self._topics["events"], encode(event))
-        self._publisher.publish(self._topics["telemetry"], encode(tick.telemetry))
+        if tick.telemetry is not None:
+            self._publisher.publish(self._topics["telemetry"], encode(tick.telemetry))
         if self.ticks % REPORT_TICKS == 0:
             self._report()
 

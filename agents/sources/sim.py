@@ -1,7 +1,7 @@
 """The source ``sim``: one rig of a scripted story of the simulator."""
 
 from agents.settings import AgentSettings
-from agents.source import DeviceReading, Instant
+from agents.source import DeviceReading, Instant, NoSample
 from contract.errors import ConfigError
 from simulator.live import SimulatedRig
 from simulator.story import demo_story
@@ -30,11 +30,17 @@ class SimSource:
             )
         self._rig = SimulatedRig(story, node)
         self._start = settings.clock.start
+        self._offset: float | None = None
 
     def read(self, now: Instant) -> list[DeviceReading]:
-        if self._start is None:
-            self._start = now.ts
-        return list(self._rig.sample(now.ts - self._start))
+        if self._offset is None:
+            begun = now.ts if self._start is None else self._start
+            self._offset = now.ts - begun - now.monotonic
+        # By the monotonic clock, as the simulator's time cannot go back when the wall's does.
+        devices = self._rig.sample(round(now.monotonic + self._offset, 3))
+        if not devices:
+            raise NoSample("the story cuts this rig off")
+        return list(devices)
 
     def close(self) -> None:
         pass
