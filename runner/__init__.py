@@ -1,0 +1,1 @@
+"""Decision → migration: jobs, where they run, and how they leave a failing card."""

@@ -1,0 +1,1 @@
+"""The runner's border with the world: HTTP, SQLite, processes, clocks."""

@@ -1,0 +1,388 @@
+"""Drives jobs and migrations: polls processes, reads progress, carries plans on, starts jobs.
+
+Everything here runs in one thread (the one that owns the store), in rounds that never block.
+The database holds what must be true after kill -9: a job is written as ``starting`` with its
+new generation before a process is made, and taken up from there by the next runner.
+"""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from runner import migration as plan
+from runner.edge.commands import launches
+from runner.edge.metrics import Metrics
+from runner.edge.store import Cordon, Store
+from runner.edge.tail import read_progress
+from runner.job import ACTIVE, ENDED, MAX_FAILURES, Job, JobState, backoff_ms
+from runner.launchers.base import Exit, Launcher, Run
+from runner.migration import Command, Facts, Limits, Migration, MigrationState
+from runner.placement import NodeView, Place, choose
+from runner.progress import Point
+from runner.settings import RunnerSettings
+
+log = logging.getLogger("rigcanary.runner")
+DEFAULT_NODE: Final = "local"
+"""The one node of a runner that was told of none."""
+PROGRESS_FLUSH_MS: Final = 1000
+"""Progress alone reaches the disk this often; every other change at once."""
+SHUTDOWN_POLL_SECONDS: Final = 0.05
+_RESERVING: Final = frozenset(
+    {MigrationState.CHECKPOINTING, MigrationState.STOPPING, MigrationState.STARTING}
+)
+
+
+class Engine:
+    """The open jobs and migrations of one runner."""
+
+    def __init__(
+        self, settings: RunnerSettings, store: Store, launcher: Launcher, metrics: Metrics,
+        clock_ms: Callable[[], int], seed: int | None = None,
+    ) -> None:
+        self._settings = settings
+        self.store = store
+        self._launcher = launcher
+        self.metrics = metrics
+        self.clock_ms = clock_ms
+        self._random = random.Random(seed)
+        self._limits = Limits(
+            round(settings.checkpoint_grace_seconds * 1000), round(settings.confirm_seconds * 1000)
+        )
+        self._runs: dict[str, list[Run]] = {}
+        self._points: dict[str, list[Point]] = {}
+        self._dirty: set[str] = set()
+        self._points_flushed_ms = 0
+        self.cordons: list[Cordon] = store.cordons()
+        self.jobs: dict[str, Job] = {job.id: job for job in store.open_jobs()}
+        self.migrations: dict[str, Migration] = {m.id: m for m in store.open_migrations()}
+        for job in list(self.jobs.values()):
+            if job.state in ACTIVE:
+                self._take_up(job)
+
+    def job_dir(self, job_id: str) -> Path:
+        return self._settings.state_dir.absolute() / "jobs" / job_id
+
+    # What the outside asks
+
+    def submit(self, job: Job) -> Job:
+        """Queue a job; it is on disk when this returns."""
+        with self.store.transaction():
+            self.store.save_job(job)
+            for name in job.spec.nodes:
+                self.store.learn_node(name, job.created_ms)
+        self.jobs[job.id] = job
+        return job
+
+    def cancel(self, job: Job) -> Job:
+        """Stop a job for good; one that has ended stays as it is."""
+        job = self.jobs.get(job.id, job)
+        if job.state in ENDED:
+            return job
+        job = replace(job, cancelled=True)
+        if job.state is JobState.QUEUED:
+            job = job.to(JobState.CANCELLED, ended_ms=self.clock_ms())
+        elif job.state is not JobState.STOPPING:
+            job = job.to(JobState.STOPPING)
+        self._put(job)
+        self._flush()
+        for run in self._runs.get(job.id, []):
+            run.stop()
+        return job
+
+    def nodes(self) -> list[NodeView]:
+        """Every node that is known, with its cordons."""
+        listed = {node.name: node.devices for node in self._settings.nodes}
+        for name in self.store.learned_nodes():
+            listed.setdefault(name, ())
+        if not listed:
+            listed[DEFAULT_NODE] = ()
+        closed = {c.node for c in self.cordons if c.device is None}
+        cards: dict[str, set[str]] = {}
+        for cordon in self.cordons:
+            if cordon.device is not None:
+                cards.setdefault(cordon.node, set()).add(cordon.device)
+        return [
+            NodeView(name, devices, name in closed, frozenset(cards.get(name, ())))
+            for name, devices in listed.items()
+        ]
+
+    def jobs_on(self, node: str, device: str | None) -> list[Job]:
+        """The jobs that have a process on that card or node."""
+        return [
+            j for j in self.jobs.values()
+            if j.state in ACTIVE and not j.cancelled and j.sits_on(node, device)
+        ]
+
+    def adopt(self, migration: Migration) -> None:
+        """Take a migration that was just stored into the rounds, or out of them when done."""
+        if migration.done:
+            self.migrations.pop(migration.id, None)
+            self._count(migration)
+        else:
+            self.migrations[migration.id] = migration
+
+    def progress(self, job_id: str) -> list[Point]:
+        """All points that are kept of a job, oldest first."""
+        return [*self.store.progress(job_id), *self._points.get(job_id, [])]
+
+    # Rounds
+
+    def tick(self) -> None:
+        """One round. An OSError or sqlite3.Error leaves it to the next round."""
+        for job_id in list(self._runs):
+            self._poll(self.jobs[job_id])
+        for migration in list(self.migrations.values()):
+            self._advance(migration)
+        self._flush()
+        for job in sorted(self.jobs.values(), key=lambda j: (j.created_ms, j.id)):
+            if job.state is JobState.QUEUED and job.not_before_ms <= self.clock_ms():
+                self._start(job)
+        self._measure()
+
+    def shutdown(self) -> None:
+        """Ask every process for a checkpoint and wait, bounded, until all are gone.
+
+        The jobs stay open in the database: the next runner goes on with them.
+        """
+        for runs in self._runs.values():
+            for run in runs:
+                run.stop()
+        deadline = time.monotonic() + self._settings.checkpoint_grace_seconds + 10
+        while time.monotonic() < deadline:
+            if all(run.poll() is not None for runs in self._runs.values() for run in runs):
+                break
+            time.sleep(SHUTDOWN_POLL_SECONDS)
+        for job_id in list(self._runs):
+            self._read_progress(self.jobs[job_id], to_the_end=True)
+        self._flush(everything=True)
+
+    def _take_up(self, job: Job) -> None:
+        """A job of an earlier runner: its processes are ending, and it starts again then."""
+        self._runs[job.id] = [
+            self._launcher.recover(self.job_dir(job.id), job.generation, rank)
+            for rank in range(job.spec.world_size)
+        ]
+        if job.state is not JobState.STOPPING:
+            self._put(job.to(JobState.STOPPING))
+
+    def _poll(self, job: Job) -> None:
+        job = self._read_progress(job)
+        now = self.clock_ms()
+        if job.state is JobState.STARTING and job.going(now, self._settle_ms()):
+            job = job.to(JobState.RUNNING)
+            self._put(job)
+        runs = self._runs[job.id]
+        exits = [run.poll() for run in runs]
+        ended = [e for e in exits if e is not None]
+        if len(ended) < len(runs):
+            if any(e.returncode != 0 for e in ended):
+                for run in runs:  # one rank failed: the others cannot go on without it
+                    run.stop()
+            return
+        job = self._read_progress(job, to_the_end=True)
+        del self._runs[job.id]
+        job = self._ended(job, ended, now)
+        log.info("job %s (%s): %s", job.id, job.spec.name, job.state)
+        self._put(job)
+
+    def _ended(self, job: Job, exits: Sequence[Exit], now: int) -> Job:
+        bad = next((e for e in exits if e.returncode != 0), exits[0])
+        finished = all(e.returncode == 0 and not e.asked for e in exits)
+        stopping = job.state is JobState.STOPPING
+        self.metrics.job_ends.labels(
+            "finished" if finished else "asked" if stopping else "unplanned"
+        ).inc()
+        if finished:
+            return job.to(JobState.COMPLETED, ended_ms=now, exit_code=0, error=None)
+        if stopping and job.cancelled:
+            return job.to(JobState.CANCELLED, ended_ms=now, exit_code=bad.returncode)
+        if stopping and bad.error is None:
+            return job.to(JobState.QUEUED, places=(), error=None)
+        failures = job.failures + 1
+        error = self._explain(job, bad)
+        log.warning("job %s (%s): %s", job.id, job.spec.name, error)
+        if not stopping and (bad.error is not None or failures >= MAX_FAILURES):
+            return job.to(
+                JobState.FAILED, ended_ms=now, failures=failures, error=error,
+                exit_code=bad.returncode,
+            )
+        wait = backoff_ms(failures, self._random.random())
+        return job.to(
+            JobState.QUEUED, places=(), failures=failures, error=error,
+            exit_code=bad.returncode, not_before_ms=now + wait,
+        )
+
+    def _explain(self, job: Job, end: Exit) -> str:
+        if end.error is not None:
+            return end.error
+        if end.returncode is None:
+            how = "ended unseen"
+        elif end.returncode < 0:
+            how = f"was ended by signal {-end.returncode}"
+        elif end.returncode == 0:
+            how = "was asked to end by somebody else"
+        else:
+            how = f"ended with exit code {end.returncode}"
+        last = self._launcher.log_tail(self.job_dir(job.id), 0)
+        return f"the process {how}; its last output: {last}" if last else f"the process {how}"
+
+    def _read_progress(self, job: Job, *, to_the_end: bool = False) -> Job:
+        points, offset, bad = read_progress(job, self.job_dir(job.id), self.clock_ms(), to_the_end)
+        self.metrics.progress_lines.labels("bad").inc(bad)
+        if offset == job.progress_offset:
+            return job
+        job = replace(job, progress_offset=offset)
+        if points:
+            self.metrics.progress_lines.labels("ok").inc(len(points))
+            self._points.setdefault(job.id, []).extend(points)
+            last = points[-1]
+            job = replace(
+                job, step=last.step, loss=last.loss, progress_ms=last.at_ms,
+                best_step=max(job.best_step, last.step), reported_generation=job.generation,
+                failures=0 if last.step > job.best_step else job.failures,
+            )
+        self.jobs[job.id] = job
+        return job
+
+    def _advance(self, migration: Migration) -> None:
+        job = self.jobs.get(migration.job) if migration.job else None
+        if job is None and migration.job:
+            job = self.store.job(migration.job)
+        now = self.clock_ms()
+        facts = None if job is None else self._facts(migration, job, now)
+        changed, command = plan.advance(migration, facts, self._limits, now)
+        if job is not None and command is not None and not job.cancelled:
+            if job.state in {JobState.STARTING, JobState.RUNNING}:
+                self._put(job.to(JobState.STOPPING))
+            for run in self._runs.get(job.id, []):
+                if command is Command.KILL:
+                    run.kill()
+                else:
+                    run.stop()
+        if changed != migration:
+            log.info("migration %s (job %s): %s", changed.id, changed.job, changed.state)
+            self._dirty.add(changed.id)
+            self.migrations[changed.id] = changed
+
+    def _facts(self, migration: Migration, job: Job, now: int) -> Facts:
+        alive = any(run.poll() is None for run in self._runs.get(job.id, []))
+        healthy = [
+            str(p) for p in job.places if not p.touches(migration.node, migration.device)
+        ]
+        return Facts(
+            now_ms=now, job_state=job.state, alive=alive,
+            on_device=job.sits_on(migration.node, migration.device),
+            generation=job.generation, places=job.places,
+            free_places=self._find_places(job, healthy),
+            progressed=job.going(now, self._settle_ms()),
+        )
+
+    def _find_places(self, job: Job, first: Sequence[str]) -> tuple[Place, ...] | None:
+        taken = [p for j in self.jobs.values() if j.id != job.id for p in j.places]
+        for other in self.migrations.values():
+            if other.job != job.id and other.state in _RESERVING:
+                taken.extend(other.to_places)
+        return choose(
+            self.nodes(), job.spec.world_size, taken=taken, only_nodes=job.spec.nodes,
+            only_devices=job.spec.devices, prefer=[*first, *job.spec.prefer],
+        )
+
+    def _start(self, job: Job) -> None:
+        reserved = [
+            str(p) for m in self.migrations.values()
+            if m.job == job.id for p in m.to_places
+        ]
+        places = self._find_places(job, reserved)
+        if places is None:
+            waiting = "no free place: every card it may use is taken or cordoned"
+            if job.error != waiting:
+                self._put(replace(job, error=waiting))
+                self._flush()
+            return
+        now = self.clock_ms()
+        job = job.to(
+            JobState.STARTING, places=places, generation=job.generation + 1, progress_offset=0,
+            started_ms=job.started_ms or now, launched_ms=now, error=None,
+        )
+        self._put(job)
+        self._flush()
+        self.metrics.starts.inc()
+        where = ", ".join(str(p) for p in places)
+        log.info("job %s (%s): start %d on %s", job.id, job.spec.name, job.generation, where)
+        runs: list[Run] = []
+        for launch in launches(job, self.job_dir(job.id)):
+            try:
+                runs.append(self._launcher.start(launch))
+            except OSError as error:
+                log.warning("job %s: cannot start a process: %s", job.id, error)
+                for run in runs:
+                    run.kill()
+                runs.append(_NotStarted(f"cannot start a process: {error}"))
+                break
+        self._runs[job.id] = runs
+
+    # Memory and disk
+
+    def _settle_ms(self) -> int:
+        return round(self._settings.settle_seconds * 1000)
+
+    def _put(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        self._dirty.add(job.id)
+
+    def _flush(self, *, everything: bool = False) -> None:
+        now = self.clock_ms()
+        due = self._points and (everything or now - self._points_flushed_ms >= PROGRESS_FLUSH_MS)
+        if not self._dirty and not due:
+            return
+        with self.store.transaction():
+            for key in self._dirty | set(self._points):
+                if key in self.migrations:
+                    self.store.save_migration(self.migrations[key])
+                elif key in self.jobs:
+                    self.store.save_job(self.jobs[key])
+            for job_id, points in self._points.items():
+                self.store.add_progress(job_id, points)
+        self._points.clear()
+        self._dirty.clear()
+        self._points_flushed_ms = now
+        for job in [j for j in self.jobs.values() if j.state in ENDED]:
+            del self.jobs[job.id]
+        for migration in [m for m in self.migrations.values() if m.done]:
+            self.adopt(migration)
+
+    def _count(self, migration: Migration) -> None:
+        self.metrics.migrations.labels(migration.cause, migration.state).inc()
+        if migration.job and migration.completed_ms is not None:
+            seconds = max(migration.completed_ms - migration.requested_ms, 0) / 1000
+            self.metrics.migration_seconds.observe(seconds)
+
+    def _measure(self) -> None:
+        jobs = Counter(job.state for job in self.jobs.values())
+        for state in JobState:
+            self.metrics.jobs.labels(state).set(jobs[state])
+        open_ones = Counter(m.state for m in self.migrations.values())
+        for migration_state in MigrationState:
+            self.metrics.migrations_open.labels(migration_state).set(open_ones[migration_state])
+        self.metrics.cordons.set(len({(c.node, c.device) for c in self.cordons}))
+
+
+class _NotStarted:
+    """Stands for a process that the machine refused to make."""
+
+    def __init__(self, error: str) -> None:
+        self._exit = Exit(None, asked=False, error=error)
+
+    def poll(self) -> Exit:
+        return self._exit
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def kill(self) -> None:
+        """Nothing runs."""

@@ -1,0 +1,70 @@
+"""What the engine asks of a launcher, and what a launcher answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runner.placement import Place
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process to start: rank ``rank`` of start ``generation`` of a job, at ``place``.
+
+    ``job_dir`` belongs to the launcher; ``progress_file`` is where the process reports.
+    """
+
+    job_id: str
+    job_dir: Path
+    generation: int
+    rank: int
+    world_size: int
+    place: Place
+    command: Sequence[str]
+    checkpoint_dir: Path
+    progress_file: Path
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended.
+
+    ``returncode`` is negative for a signal and None when nobody saw the end. ``asked`` says
+    that the end was asked for; ``error`` is why it could not even be started.
+    """
+
+    returncode: int | None
+    asked: bool
+    error: str | None = None
+
+
+class Run(Protocol):
+    """A process that was launched, by this runner or by the one before it. No call blocks."""
+
+    def poll(self) -> Exit | None:
+        """How it ended, None while it (or anything it started) still runs."""
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and a clean end; killed when the grace is over. Repeatable."""
+
+    def kill(self) -> None:
+        """End it now. Repeatable."""
+
+
+class Launcher(Protocol):
+    """Starts processes, and finds those that an earlier runner started."""
+
+    def start(self, launch: Launch) -> Run:
+        """Start it.
+
+        Raises:
+            OSError: when the machine refuses; nothing runs then.
+        """
+
+    def recover(self, job_dir: Path, generation: int, rank: int) -> Run:
+        """A process that may have been started before this runner's life."""
+
+    def log_tail(self, job_dir: Path, rank: int) -> str:
+        """The last lines that the process wrote, for the message about its end."""
