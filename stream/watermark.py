@@ -74,7 +74,7 @@ class MinuteBook:
         key, ts_ms = sample.key, sample.ts_ms
         node = self._nodes.get(key)
         if node is None:
-            node = self._nodes[key] = _Node(ts_ms)
+            node = self._nodes[key] = _Node(0)
         minute_ms = minute_of(ts_ms)
         if minute_ms + MINUTE_MS + LATENESS_MS <= node.watermark_ms:
             self.late += 1

@@ -16,6 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline and no slowness check: nothing here asserts timing, on a busy machine neither may it.
+settings.register_profile(
+    "rigcanary", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("rigcanary")
 
 RUMQTTD_TOML = """
 id = 0
