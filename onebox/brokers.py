@@ -7,10 +7,10 @@ docs/decisions; what Tansu forgets when it stops, :mod:`onebox.journal` remember
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -145,7 +145,7 @@ class EmbeddedKafka:
 
 
 @contextlib.asynccontextmanager
-async def admin(bootstrap: str):  # type: ignore[no-untyped-def]  # aiokafka has no types
+async def admin(bootstrap: str) -> AsyncIterator[Any]:
     """A started aiokafka admin client that is closed at the end."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10_000)
     await client.start()

@@ -123,13 +123,13 @@ class Supervisor:
         child.restarts = before.restarts if before is not None else 0
         self.children[spec.name] = child
         self._change(child, "starting")
-        await self._spawn(child)
-        await self._await_ready(child)
+        process = await self._spawn(child)
+        await self._await_ready(child, process)
         self._change(child, "ready")
-        child.watch = asyncio.create_task(self._watch(child), name=f"watch {spec.name}")
+        child.watch = asyncio.create_task(self._watch(child, process), name=f"watch {spec.name}")
         return child
 
-    async def _spawn(self, child: Child) -> None:
+    async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
         spec = child.spec
         try:
             process = await asyncio.create_subprocess_exec(
@@ -142,13 +142,13 @@ class Supervisor:
             )
         except OSError as error:
             raise RigcanaryError(f"cannot start {spec.name} ({spec.argv[0]}): {error}") from error
-        assert process.stdout is not None
         child.process = process
-        child.pump = asyncio.create_task(child.output.pump(process.stdout))
+        if process.stdout is not None:
+            child.pump = asyncio.create_task(child.output.pump(process.stdout))
+        return process
 
-    async def _await_ready(self, child: Child) -> None:
-        spec, process = child.spec, child.process
-        assert process is not None
+    async def _await_ready(self, child: Child, process: asyncio.subprocess.Process) -> None:
+        spec = child.spec
         deadline = time.monotonic() + spec.ready_seconds
         while True:
             if process.returncode is not None:
@@ -176,12 +176,11 @@ class Supervisor:
         if child.pump is not None:
             await asyncio.wait({child.pump}, timeout=1.0)
 
-    async def _watch(self, child: Child) -> None:
+    async def _watch(self, child: Child, process: asyncio.subprocess.Process) -> None:
         in_a_row = 0
         while True:
-            assert child.process is not None
             began = time.monotonic()
-            await child.process.wait()
+            await process.wait()
             if not child.wanted:
                 return
             await self._drain(child)
@@ -202,11 +201,11 @@ class Supervisor:
                 child.restarts += 1
                 began = time.monotonic()
                 try:
-                    await self._spawn(child)
-                    await self._await_ready(child)
+                    process = await self._spawn(child)
+                    await self._await_ready(child, process)
                 except RigcanaryError as again:
                     error = again
-                    await self._terminate(child)
+                    await self._terminate(child, child.spec.stop_seconds)
                     continue
                 self._change(child, "ready", f"restarted, {child.restarts} in all")
                 break
@@ -223,32 +222,37 @@ class Supervisor:
                 RigcanaryError(f"gave {child.spec.name} up after {MAX_RESTARTS} restarts: {error}")
             )
 
-    async def stop(self, names: Iterable[str]) -> None:
-        """End these children side by side: TERM, a bounded wait, KILL of the group."""
-        chosen = [self.children[n] for n in names if n in self.children]
-        await asyncio.gather(*(self._stop_child(child) for child in chosen))
+    async def stop(self, names: Iterable[str], seconds: float | None = None) -> None:
+        """End these children side by side: TERM, a bounded wait, KILL of the group.
 
-    async def _stop_child(self, child: Child) -> None:
+        ``seconds`` bounds the wait; each child's own ``stop_seconds`` unless given.
+        """
+        chosen = [self.children[n] for n in names if n in self.children]
+        await asyncio.gather(
+            *(self._stop_child(c, c.spec.stop_seconds if seconds is None else seconds)
+              for c in chosen if c.state != "ended")
+        )
+
+    async def _stop_child(self, child: Child, seconds: float) -> None:
         child.wanted = False
         if child.watch is not None and child.state == "waiting":
             child.watch.cancel()
         self._change(child, "stopping")
-        await self._terminate(child)
+        await self._terminate(child, seconds)
         await self._drain(child)
         self._change(child, "ended")
 
-    async def _terminate(self, child: Child) -> None:
+    async def _terminate(self, child: Child, seconds: float) -> None:
         process = child.process
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), child.spec.stop_seconds)
+            await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             log.warning(
-                "%s did not end within %.0f s and was killed", child.spec.name,
-                child.spec.stop_seconds,
+                "%s did not end within %.0f s and was killed", child.spec.name, seconds
             )
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -256,7 +260,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End every child still there, then whatever they left behind. Idempotent."""
-        await self.stop([n for n, c in self.children.items() if c.state != "ended"])
+        await self.stop(list(self.children))
         await asyncio.to_thread(sentinel.sweep, self.run_id)
         self._finish()
 
