@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from contract.signals import SIGNALS, STATES
@@ -14,13 +15,16 @@ VALUE_COLUMNS: Final[tuple[tuple[str, str], ...]] = tuple(
 )
 """Signal and the minute column that stands for its present value."""
 
+NO_VALUES: Final[tuple[float | None, ...]] = (None,) * len(VALUE_COLUMNS)
+_pick = itemgetter(*(column for _, column in VALUE_COLUMNS))
+
+
 @dataclass(slots=True)
 class DeviceView:
     """The newest known of one device.
 
-    ``minute``, ``risk_minute`` and ``event_ts`` are Unix seconds of event time; ``seen_at`` is the
-    observer's time of the last news, ``None`` when they came after its last look. ``values`` has
-    the signals in the order of :data:`VALUE_COLUMNS`; ``risks`` the last 60-minute risks, oldest
+    ``minute``, ``risk_minute`` and ``event_ts`` are Unix seconds of event time. ``values`` has the
+    signals in the order of :data:`VALUE_COLUMNS`; ``risks`` the last 60-minute risks, oldest
     first.
     """
 
@@ -32,7 +36,7 @@ class DeviceView:
     minute: int = 0
     reported_state: str = "unknown"
     move: str | None = None
-    values: tuple[float | None, ...] = ()
+    values: tuple[float | None, ...] = NO_VALUES
     status: str | None = None
     completeness: float | None = None
     risk: float | None = None
@@ -42,7 +46,6 @@ class DeviceView:
     risks: deque[float | None] = field(default_factory=lambda: deque(maxlen=RISKS_KEPT))
     risk_minute: int = 0
     event_ts: float = 0.0
-    seen_at: float | None = None
 
 
 def number(value: object) -> float | None:
@@ -52,10 +55,23 @@ def number(value: object) -> float | None:
     return float(value) if value == value and abs(value) != float("inf") else None
 
 
+def row_values(row: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Values of a minute row in the order of :data:`VALUE_COLUMNS`, else ``None``."""
+    try:
+        found = _pick(row)
+    except KeyError:
+        return tuple(number(row.get(column)) for _, column in VALUE_COLUMNS)
+    # Nearly all are ordinary floats; the bounds turn NaN and infinity away.
+    return tuple([
+        v if v is None or (v.__class__ is float and -1e300 < v < 1e300) else number(v)
+        for v in found
+    ])
+
+
 def row_state(row: Mapping[str, Any], previous: str) -> str:
     """State a minute row shows: ``ok`` if any sample was, else the most frequent one."""
-    counts = {state: int(row.get(f"samples_{state}") or 0) for state in STATES}
-    if counts["ok"]:
+    if row.get("samples_ok"):
         return "ok"
+    counts = {state: int(row.get(f"samples_{state}") or 0) for state in STATES}
     best = max(STATES, key=lambda state: counts[state])
     return best if counts[best] else previous

@@ -6,13 +6,14 @@ time (a device that its node no longer mentions, or a node behind the rest of it
 observer's own, handed in by :meth:`FleetView.tick` (nothing came at all).
 """
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from contract.signals import STATES
-from stream.fleet_device import VALUE_COLUMNS, DeviceView, number, row_state
+from stream.fleet_device import VALUE_COLUMNS, DeviceView, number, row_state, row_values
 
 DECISIONS_KEPT: Final = 200
 MAX_DEVICES: Final = 200_000
@@ -34,15 +35,22 @@ MOVE_STATES: Final[Mapping[str, str | None]] = {
 
 @dataclass(slots=True)
 class _Node:
+    """``seen_at`` is the observer's time of the last news, ``None`` if since its last look.
+
+    ``newest`` is the number of devices in the newest minute.
+    """
+
     minute: int = 0
+    newest: int = 0
+    seen_at: float | None = None
     devices: dict[str, DeviceView] = field(default_factory=dict)
 
 
 class FleetView:
     """Newest minute, risk and decision of every device; at most ``max_devices`` of them.
 
-    ``refused`` counts devices that did not fit. All methods are cheap (microseconds a device)
-    except the listing ones, which are linear in the devices.
+    ``refused`` counts devices that did not fit. What feeds it costs microseconds a device;
+    ``states`` and ``page`` are linear in the devices and may run in another thread meanwhile.
     """
 
     def __init__(self, *, max_devices: int = MAX_DEVICES) -> None:
@@ -68,15 +76,15 @@ class FleetView:
             return
         self._now = self._swept_at = now_seconds
         for key, node in list(self._nodes.items()):
-            for device in list(node.devices.values()):
-                if device.seen_at is None:
-                    device.seen_at = now_seconds
-                behind = self._site_minute.get(device.site, 0) - device.minute
-                if now_seconds - device.seen_at > FORGET_SECONDS or behind > FORGET_SECONDS:
+            if node.seen_at is None:
+                node.seen_at = now_seconds
+            oldest = self._site_minute.get(key[0], 0) - FORGET_SECONDS
+            if now_seconds - node.seen_at > FORGET_SECONDS or node.minute < oldest:
+                self.drop_node(*key)
+            elif node.newest < len(node.devices):
+                for device in [d for d in node.devices.values() if d.minute < oldest]:
                     del node.devices[device.device]
                     self._count -= 1
-            if not node.devices:
-                del self._nodes[key]
         sites = {site for site, _ in self._nodes}
         for site in [s for s in self._site_minute if s not in sites]:
             del self._site_minute[site]
@@ -93,17 +101,18 @@ class FleetView:
         node = self._nodes.get((site, node_name))
         if node is None:
             node = self._nodes[site, node_name] = _Node()
-        node.minute = max(node.minute, minute)
+        if minute >= node.minute:
+            node.minute, node.newest = minute, len(value["devices"])
+            node.seen_at = None
         self._site_minute[site] = max(self._site_minute.get(site, 0), minute)
         for row in value["devices"]:
             device = self._device(node, site, node_name, row["device"])
             if device is None or minute < device.minute:
                 continue
             device.minute = minute
-            device.seen_at = None
             if device.event_ts < minute:  # else an event inside this minute knew better
                 device.reported_state = row_state(row, device.reported_state)
-            device.values = tuple(number(row.get(column)) for _, column in VALUE_COLUMNS)
+            device.values = row_values(row)
             if isinstance(row.get("index"), int):
                 device.index = row["index"]
             for name in ("vendor", "model", "serial", "driver"):
@@ -164,28 +173,28 @@ class FleetView:
         nodes = list(self._nodes.values())
         return [device for node in nodes for device in list(node.devices.values())]
 
-    def present(self, device: DeviceView) -> bool:
-        """Whether the device is there: mentioned by its node's newest minute, and not lost."""
-        node = self._nodes.get((device.site, device.node))
-        return (
-            node is not None
-            and device.minute >= node.minute
-            and device.reported_state != "lost"
-            and device.minute >= self._site_minute.get(device.site, 0) - BEHIND_SECONDS
-            and (device.seen_at is None or self._now - device.seen_at <= SILENT_SECONDS)
-        )
+    def states(self) -> list[tuple[DeviceView, str, bool]]:
+        """Every device with one word of :data:`VIEW_STATES`, and whether it is there.
 
-    def state(self, device: DeviceView) -> str:
-        """One word of :data:`VIEW_STATES`.
-
-        As the node reports it; an ``ok`` card that is being moved or kept out is ``moving`` or
-        ``quarantined``; one that fell silent is ``absent``.
+        A device is there when its node's newest minute mentions it, it is not lost, and its node
+        is not silent. The word is what the node reports; an ``ok`` card that is being moved or
+        kept out is ``moving`` or ``quarantined``; one that fell silent is ``absent``.
         """
-        if device.reported_state != "lost" and not self.present(device):
-            return "absent"
-        if device.reported_state == "ok" and device.move is not None:
-            return device.move
-        return device.reported_state
+        found: list[tuple[DeviceView, str, bool]] = []
+        for (site, _), node in list(self._nodes.items()):
+            quiet = self._now - node.seen_at if node.seen_at is not None else 0.0
+            behind = self._site_minute.get(site, 0) - node.minute
+            heard = quiet <= SILENT_SECONDS and behind <= BEHIND_SECONDS
+            for device in list(node.devices.values()):
+                state = device.reported_state
+                if state == "lost":
+                    found.append((device, state, False))
+                elif not heard or device.minute < node.minute:
+                    found.append((device, "absent", False))
+                else:
+                    moved = state == "ok" and device.move
+                    found.append((device, moved or state, True))
+        return found
 
     def breakers(self) -> dict[str, bool]:
         """Whether the circuit breaker is open, by site that ever had one open."""
@@ -207,36 +216,19 @@ class FleetView:
             KeyError: for another ``sort``.
         """
         order = _SORTS[sort]
-        devices = self.devices()
-        states = dict.fromkeys(VIEW_STATES, 0)
-        chosen: list[DeviceView] = []
+        everything = self.states()
+        counts = dict.fromkeys(VIEW_STATES, 0)
+        for _, state, _ in everything:
+            counts[state] += 1
         needle = search.casefold()
-        for device in devices:
-            state = self.state(device)
-            states[state] += 1
-            if not needle or needle in _text(device, state):
-                chosen.append(device)
-        chosen.sort(key=lambda device: (order(device), device.site, device.node, device.device))
+        chosen = [e for e in everything if needle in _text(e)] if needle else everything
+        top = heapq.nsmallest(offset + limit, chosen, key=order)
         return {
-            "newest_minute": max(self._site_minute.values(), default=None),
-            "devices_total": len(devices), "nodes_total": len(self._nodes), "states": states,
+            "newest_minute": max(list(self._site_minute.values()), default=None),
+            "devices_total": len(everything), "nodes_total": len(self._nodes), "states": counts,
             "matching": len(chosen), "offset": offset, "limit": limit, "sort": sort,
-            "breakers_open": sorted(site for site, is_open in self._breakers.items() if is_open),
-            "devices": [self._shown(device) for device in chosen[offset:offset + limit]],
-        }
-
-    def _shown(self, device: DeviceView) -> dict[str, Any]:
-        values = device.values or (None,) * len(VALUE_COLUMNS)
-        return {
-            "site": device.site, "node": device.node, "device": device.device,
-            "index": device.index, "model": device.info.get("model"),
-            "state": self.state(device), "present": self.present(device),
-            "minute": device.minute, "status": device.status,
-            "completeness": device.completeness, "risk": device.risk,
-            "risk_15m": device.risk_15m, "risk_240m": device.risk_240m,
-            "health_score": device.health_score,
-            "risks": [None if r is None else round(r, 4) for r in device.risks],
-            "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, values, strict=True)},
+            "breakers_open": sorted(site for site, is_open in self.breakers().items() if is_open),
+            "devices": [_shown(*entry) for entry in top[offset:]],
         }
 
     def _device(self, node: _Node, site: str, name: str, device: str) -> DeviceView | None:
@@ -258,13 +250,46 @@ class FleetView:
         return () if device is None else (device,)
 
 
-def _text(device: DeviceView, state: str) -> str:
+_Entry = tuple[DeviceView, str, bool]
+
+
+def _text(entry: _Entry) -> str:
+    device, state, _ = entry
     model = device.info.get("model", "")
     return f"{device.site}/{device.node}/{device.device} {model} {state}".casefold()
 
 
-_SORTS: Final[Mapping[str, Callable[[DeviceView], float]]] = {
-    "risk": lambda d: -(d.risk if d.risk is not None else -1.0),
-    "health": lambda d: d.health_score if d.health_score is not None else 101.0,
-    "name": lambda _: 0.0,
+def _shown(device: DeviceView, state: str, present: bool) -> dict[str, Any]:
+    return {
+        "site": device.site, "node": device.node, "device": device.device,
+        "index": device.index, "model": device.info.get("model"),
+        "state": state, "present": present,
+        "minute": device.minute, "status": device.status,
+        "completeness": device.completeness, "risk": device.risk,
+        "risk_15m": device.risk_15m, "risk_240m": device.risk_240m,
+        "health_score": device.health_score,
+        "risks": [None if r is None else round(r, 4) for r in list(device.risks)],
+        "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, device.values, strict=True)},
+    }
+
+
+def _by_risk(entry: _Entry) -> tuple[Any, ...]:
+    device = entry[0]
+    risk = device.risk
+    return (1.0 if risk is None else -risk), device.site, device.node, device.device
+
+
+def _by_health(entry: _Entry) -> tuple[Any, ...]:
+    device = entry[0]
+    score = device.health_score
+    return (101.0 if score is None else score), device.site, device.node, device.device
+
+
+def _by_name(entry: _Entry) -> tuple[Any, ...]:
+    device = entry[0]
+    return device.site, device.node, device.device
+
+
+_SORTS: Final[Mapping[str, Callable[[_Entry], tuple[Any, ...]]]] = {
+    "risk": _by_risk, "health": _by_health, "name": _by_name,
 }

@@ -1,120 +1,18 @@
-"""Prometheus metrics of the worker (contracts section 8): the fleet's, and its own.
+"""Prometheus metrics of the worker itself (contracts section 8).
 
-Each process makes its own registry; nothing is global. Device series come from a collector over
-the fleet view, so that a device that is gone takes its series with it at the next scrape.
+Each process makes its own registry; nothing is global. The devices' series are written by
+``stream.edge.fleet_metrics``.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from contract.signals import SIGNALS
 from stream.edge.webhook_http import package_version
-from stream.fleet_device import DeviceView
 from stream.fleet_view import FleetView
 
-LABELS: Final = ("site", "node", "device")
-INFO_LABELS: Final = ("index", "vendor", "model", "serial", "driver")
 SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-
-
-class FleetCollector(Collector):
-    """The devices of a fleet view as metrics.
-
-    Sensors carry the value of the newest minute row: the minute's mean of a gauge, the last
-    reading of a counter. A sensor that a card lacks has no series. A device that is gone has only
-    ``rigcanary_device_present 0`` and its state until the view forgets it.
-    """
-
-    def __init__(self, view: FleetView, clock: Callable[[], float] = time.monotonic) -> None:
-        self._view = view
-        self._clock = clock
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing to compare with: the names are all this collector's own."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        """Metric families of the view as it is now."""
-        view = self._view
-        view.tick(self._clock())
-        devices = view.devices()
-        here = [d for d in devices if view.present(d)]
-
-        present = GaugeMetricFamily(
-            "rigcanary_device_present", "1 while the device is there, 0 for a while after it is "
-            "gone, then no series.", labels=LABELS)
-        gone = {id(d) for d in devices} - {id(d) for d in here}
-        for d in devices:
-            present.add_metric(_key(d), 0.0 if id(d) in gone else 1.0)
-        yield present
-
-        state = GaugeMetricFamily(
-            "rigcanary_device_state", "1 for the state the device is in; other states have no "
-            "series.", labels=(*LABELS, "state"))
-        for d in devices:
-            state.add_metric((*_key(d), view.state(d)), 1.0)
-        yield state
-
-        info = InfoMetricFamily("rigcanary_device", "What names the card.",
-                                labels=(*LABELS, *INFO_LABELS))
-        for d in here:
-            index = "" if d.index is None else str(d.index)
-            words = (index, *(d.info.get(name, "") for name in INFO_LABELS[1:]))
-            info.add_metric((*_key(d), *words), {})
-        yield info
-
-        yield _gauge("rigcanary_device_last_sample_timestamp_seconds",
-                     "End of the newest minute with samples, Unix time.", devices,
-                     lambda d: d.minute + 60.0 if d.minute else None)
-        yield _gauge("rigcanary_device_failure_risk_ratio",
-                     "Probability of failure within 60 minutes.", here, lambda d: d.risk)
-        yield _gauge("rigcanary_device_health_score", "0 to 100; under 60 is unhealthy.", here,
-                     lambda d: d.health_score)
-        yield _gauge("rigcanary_device_window_completeness_ratio",
-                     "Share of the last 60 minutes that holds samples.", here,
-                     lambda d: d.completeness)
-        for position, signal in enumerate(SIGNALS):
-            family: GaugeMetricFamily | CounterMetricFamily
-            text = f"{signal.meaning[0].upper()}{signal.meaning[1:]} ({signal.unit})."
-            if signal.kind == "counter":
-                family = CounterMetricFamily(f"rigcanary_{signal.name}", text, labels=LABELS)
-            else:
-                family = GaugeMetricFamily(f"rigcanary_{signal.name}", text, labels=LABELS)
-            for d in here:
-                value = d.values[position] if d.values else None
-                if value is not None:
-                    family.add_metric(_key(d), value)
-            yield family
-
-        breaker = GaugeMetricFamily("rigcanary_breaker_open",
-                                    "1 while the site's circuit breaker is open.", labels=("site",))
-        for site, is_open in view.breakers().items():
-            breaker.add_metric((site,), float(is_open))
-        yield breaker
-        refused = CounterMetricFamily("rigcanary_view_refused", "Device rows that did not fit "
-                                      "into the bounded fleet view.")
-        refused.add_metric((), view.refused)
-        yield refused
-
-
-def _key(device: DeviceView) -> tuple[str, str, str]:
-    return device.site, device.node, device.device
-
-
-def _gauge(
-    name: str, text: str, devices: list[DeviceView], value: Callable[[DeviceView], float | None]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=LABELS)
-    for device in devices:
-        number = value(device)
-        if number is not None:
-            family.add_metric(_key(device), number)
-    return family
 
 
 class WorkerMetrics:
@@ -127,15 +25,18 @@ class WorkerMetrics:
     ``watermark_lag_seconds{partition}`` and ``lag_records{partition}`` (gauges) ·
     ``deliveries{receiver,status}`` · ``delivery_attempts{receiver,outcome}`` ·
     ``delivery_seconds{receiver}`` (histogram) · ``decision_to_delivery_seconds`` (histogram) ·
-    ``outbox_depth{receiver}`` (gauge) · ``errors{kind}``.
+    ``outbox_depth{receiver}`` (gauge) · ``errors{kind}``. With a ``view``, its size too.
     """
 
     def __init__(self, view: FleetView | None = None) -> None:
         self.registry = r = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=r)
-        if view is not None:
-            r.register(FleetCollector(view))
         p = "rigcanary_worker_"
+        if view is not None:
+            Gauge(p + "view_devices", "Devices in the bounded fleet view.",
+                  registry=r).set_function(lambda: len(view))
+            Gauge(p + "view_refused", "Device rows that did not fit into the fleet view.",
+                  registry=r).set_function(lambda: view.refused)
         self.records = Counter(p + "records", "Kafka records read.", registry=r)
         self.messages = Counter(p + "messages", "Telemetry messages used.", registry=r)
         self.duplicates = Counter(p + "duplicates", "Messages seen before, not counted again.",

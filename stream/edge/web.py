@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import orjson
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, generate_latest
 
 from contract.errors import ConfigError
+from stream.edge.fleet_metrics import CONTENT_TYPE, fleet_exposition
 from stream.fleet_view import FleetView
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -66,19 +66,21 @@ def build_app(
 ) -> web.Application:
     """The web application of a worker.
 
-    ``not_ready()`` gives the reasons why the worker is not ready, none when it is. ``status()``
-    is shown as it is under ``worker`` in ``/api/fleet`` (model version, dry run and the like).
+    ``/metrics`` shows ``registry`` and the devices of ``view``. ``not_ready()`` gives the reasons
+    why the worker is not ready, none when it is. ``status()`` is shown as it is under ``worker``
+    in ``/api/fleet`` (model version, dry run and the like).
     """
 
     async def fleet(request: web.Request) -> web.Response:
         sort = request.query.get("sort", "risk")
         if sort not in SORTS:
             raise web.HTTPBadRequest(text=f"sort must be one of {', '.join(SORTS)}\n")
+        offset = _whole(request, "offset", 0, 0, 999_999_999)
+        limit = _whole(request, "limit", 100, 1, MAX_LIMIT)
+        search = request.query.get("search", "")[:200]
         view.tick(clock())
-        page = view.page(
-            offset=_whole(request, "offset", 0, 0, 999_999_999),
-            limit=_whole(request, "limit", 100, 1, MAX_LIMIT),
-            sort=sort, search=request.query.get("search", "")[:200])
+        page = await asyncio.to_thread(
+            view.page, offset=offset, limit=limit, sort=sort, search=search)
         page["worker"] = {"not_ready": list(not_ready()), **(status() if status else {})}
         return _json(page)
 
@@ -89,11 +91,11 @@ def build_app(
         reasons = list(not_ready())
         return _json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
-    async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # A large fleet takes seconds to write out; the loop has heartbeats to answer meanwhile.
-        text = await asyncio.to_thread(encode, registry)
-        return web.Response(body=text, headers={"Content-Type": content_type})
+    async def metrics(_: web.Request) -> web.Response:
+        view.tick(clock())
+        # A large fleet takes long to write out; the loop has heartbeats to answer meanwhile.
+        text = await asyncio.to_thread(lambda: generate_latest(registry) + fleet_exposition(view))
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(middlewares=[_headers], client_max_size=1024)
     app.router.add_get("/api/fleet", fleet)

@@ -2,11 +2,11 @@
 
 import pytest
 from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from contract.signals import SIGNALS
-from stream.edge.metrics import FleetCollector, WorkerMetrics
+from stream.edge.fleet_metrics import fleet_exposition
+from stream.edge.metrics import WorkerMetrics
 from stream.fleet_device import VALUE_COLUMNS
 from stream.fleet_view import FORGET_SECONDS, FleetView
 
@@ -24,9 +24,10 @@ def fill(view, minutes, *devices, **more):
          "samples_ok": 12, **values(1.0), **more} for d in devices]})
 
 
-def scrape(metrics):
+def scrape(metrics, view=None):
+    text = generate_latest(metrics.registry) + (fleet_exposition(view) if view else b"")
     samples = {}
-    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
+    for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             assert key not in samples, key
@@ -57,7 +58,7 @@ def test_every_sensor_by_its_contract_name(view, metrics):
     view.risk({"site": "lab", "node": "rig1", "minute": M0, "devices": [
         {"device": "GPU-1", "status": "scored", "completeness": 1.0, "risk_15m": 0.1,
          "risk_60m": 0.2, "risk_240m": 0.3, "health_score": 88.0}]})
-    samples = scrape(metrics)
+    samples = scrape(metrics, view)
     for signal in SIGNALS:
         assert of(samples, f"rigcanary_{signal.name}", **LABELS) == 1.0, signal.name
     assert of(samples, "rigcanary_device_failure_risk_ratio", **LABELS) == 0.2
@@ -73,21 +74,18 @@ def test_every_sensor_by_its_contract_name(view, metrics):
 
 def test_a_missing_sensor_has_no_series(view, metrics):
     fill(view, 0, "GPU-1", fan_speed_rpm_mean=None)
-    samples = scrape(metrics)
+    samples = scrape(metrics, view)
     assert of(samples, "rigcanary_fan_speed_rpm", **LABELS) is None
     assert of(samples, "rigcanary_temperature_celsius", **LABELS) == 1.0
 
 
 def test_a_gone_device_loses_its_series_within_one_scrape(view, metrics):
     # client_python#182 and its many children: the last value of a removed device for ever.
-    now = 0.0
-    metrics = WorkerMetrics()
-    metrics.registry.register(FleetCollector(view, clock=lambda: now))
     fill(view, 0, "GPU-1", "GPU-2")
-    before = names_of(scrape(metrics), "GPU-1")
+    before = names_of(scrape(metrics, view), "GPU-1")
     assert len(before) > len(SIGNALS)
     fill(view, 1, "GPU-2")
-    after = scrape(metrics)
+    after = scrape(metrics, view)
     assert names_of(after, "GPU-1") == {
         "rigcanary_device_present", "rigcanary_device_state",
         "rigcanary_device_last_sample_timestamp_seconds"}
@@ -95,20 +93,20 @@ def test_a_gone_device_loses_its_series_within_one_scrape(view, metrics):
     assert of(after, "rigcanary_device_state", **LABELS, state="absent") == 1.0
     assert names_of(after, "GPU-2") == before
     for step in range(1, 70):
-        now = step * 60.0
+        view.tick(step * 60.0)
         fill(view, 1 + step, "GPU-2")
         if step * 60 > FORGET_SECONDS + 60:
-            assert names_of(scrape(metrics), "GPU-1") == set()
-    assert names_of(scrape(metrics), "GPU-2") == before
+            assert names_of(scrape(metrics, view), "GPU-1") == set()
+    assert names_of(scrape(metrics, view), "GPU-2") == before
 
 
 def test_series_of_one_card_do_not_multiply(view, metrics):
     # dcgm-exporter#340, #574: labels that churn (jobs, names) multiplied the series.
     fill(view, 0, "GPU-1")
-    count = len(scrape(metrics))
+    count = len(scrape(metrics, view))
     for n in range(1, 1_000):
         fill(view, n, "GPU-1", job=f"job-{n}", hostname=f"pod-{n}", Hostname="x", driver=f"55{n}")
-    samples = scrape(metrics)
+    samples = scrape(metrics, view)
     assert len(samples) == count
     for name, labels in samples:
         if name.startswith("rigcanary_") and ("device", "GPU-1") in labels:
@@ -120,14 +118,21 @@ def test_series_of_one_card_do_not_multiply(view, metrics):
 def test_hostile_names_are_escaped(view, metrics):
     device = 'a"} 1\nrigcanary_fake 1\\'
     fill(view, 0, device)
-    samples = scrape(metrics)
+    samples = scrape(metrics, view)
     assert len(names_of(samples, device)) > len(SIGNALS)
     assert of(samples, "rigcanary_fake") is None
 
 
-def test_openmetrics_too(view, metrics):
-    fill(view, 0, "GPU-1")
-    assert openmetrics_latest(metrics.registry).endswith(b"# EOF\n")
+def test_the_text_is_what_the_client_library_would_write(view, metrics):
+    fill(view, 0, "GPU-1", ecc_corrected_total_last=2**53 - 1, power_watts_mean=1e-7)
+    samples = scrape(metrics, view)
+    assert of(samples, "rigcanary_ecc_corrected_total", **LABELS) == 2**53 - 1
+    assert of(samples, "rigcanary_power_watts", **LABELS) == 1e-7
+    text = fleet_exposition(view).decode()
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    assert text.endswith("\n")
+    assert "# TYPE rigcanary_ecc_corrected_total counter" in text
 
 
 def test_the_workers_own_figures():

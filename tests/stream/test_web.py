@@ -85,16 +85,14 @@ async def test_decisions(site):
     assert json.loads(text)["decisions"][0]["decision_id"] == "d1"
 
 
-async def test_metrics_in_both_formats(site):
+async def test_metrics_are_the_workers_and_the_fleets(site):
     view, _, base = site
     fill(view, 8)
     _, headers, text = await get(f"{base}/metrics")
-    assert headers["Content-Type"].startswith("text/plain")
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert text.count("rigcanary_temperature_celsius{") == 8
-    async with aiohttp.ClientSession(
-        headers={"Accept": "application/openmetrics-text; version=1.0.0"}
-    ) as session, session.get(f"{base}/metrics") as response:
-        assert (await response.text()).endswith("# EOF\n")
+    assert text.count("rigcanary_build_info{") == 1
+    assert "process_cpu_seconds_total" in text
 
 
 async def test_the_page_needs_nothing_from_elsewhere(site):
