@@ -1,0 +1,128 @@
+"""A model folder: ``card.json``, ``weights.npz``, ``baselines.npz``. Numbers only, no pickles."""
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contract.errors import ConfigError
+from models.features import FEATURES_VERSION
+from models.walk import OperatingPoint, threshold_for
+from models.windows import HORIZONS_MINUTES
+
+CARD_SCHEMA: Final = "rigcanary.model/1"
+DEFAULT: Final = Path(__file__).parent / "default"
+SERVED: Final = "lstm_attention"
+DECISION_HORIZON_MINUTES: Final = 60
+"""The risk that decides, and that thresholds belong to: a failure within the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model folder, read: ``card`` is the JSON, arrays by name."""
+
+    folder: Path
+    card: dict[str, Any]
+    weights: dict[str, npt.NDArray[Any]]
+    baselines: dict[str, npt.NDArray[Any]]
+
+    @property
+    def version(self) -> str:
+        """Name of the network and twelve digits of its weights' hash."""
+        return str(self.card["version"])
+
+    def threshold(self, policy: str, budget: float) -> float:
+        """The threshold that kept within ``budget`` false alarms a device-day on validation."""
+        points = [
+            OperatingPoint(p["false_alarms_per_device_day"], p["event_recall"], p["threshold"])
+            for p in self.card["policies"][policy]["validation_curve"]
+        ]
+        return threshold_for(points, budget)
+
+
+def calibrated(
+    logits_BH: npt.NDArray[np.floating], calibration: dict[str, dict[str, float]]
+) -> npt.NDArray[np.float64]:
+    """Risks [B, H] of the network's logits: Platt's line, and no head under a shorter one's.
+
+    A failure within 15 minutes is one within 60, so the heads must not contradict each other.
+    """
+    lines = [calibration[f"{h}m"] for h in HORIZONS_MINUTES]
+    slope, intercept = (np.array([line[k] for line in lines]) for k in ("slope", "intercept"))
+    odds = np.clip(np.nan_to_num(logits_BH.astype(np.float64)) * slope + intercept, -40, 40)
+    return np.maximum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
+
+
+def version_of(weights: dict[str, npt.NDArray[Any]]) -> str:
+    """``lstm_attention-`` and a hash of the weights."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).tobytes())
+    return f"{SERVED}-{digest.hexdigest()[:12]}"
+
+
+def folder_of(name_or_path: str | Path) -> Path:
+    """``default`` is the shipped model, everything else a path."""
+    return DEFAULT if str(name_or_path) == "default" else Path(name_or_path)
+
+
+def read_model(name_or_path: str | Path) -> Model:
+    """Read a model folder.
+
+    Raises:
+        ConfigError: when it is not there, incomplete, or was trained on other features.
+    """
+    folder = folder_of(name_or_path)
+    path = folder / "card.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"model {str(name_or_path)!r}: {path} is not there; give 'default' or a folder that "
+            "`rigcanary train DATASET --out FOLDER` wrote")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read it: {error}") from error
+    if not isinstance(card, dict) or card.get("schema") != CARD_SCHEMA:
+        raise ConfigError(f"{path}: not a model card of {CARD_SCHEMA}")
+    if card.get("features_version") != FEATURES_VERSION:
+        raise ConfigError(
+            f"model {folder}: trained on features {card.get('features_version')}, this version "
+            f"computes {FEATURES_VERSION}; train it again")
+    weights = _read_arrays(folder / "weights.npz")
+    if version_of(weights) != card.get("version"):
+        raise ConfigError(f"model {folder}: weights.npz is not the one that card.json describes")
+    return Model(folder, card, weights, _read_arrays(folder / "baselines.npz"))
+
+
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path}: cannot read it: {error}") from error
+
+
+def write_model(
+    folder: Path, card: dict[str, Any], weights: dict[str, npt.NDArray[Any]],
+    baselines: dict[str, npt.NDArray[Any]],
+) -> None:
+    """Write a model folder, the card last, so that a folder with a card is complete.
+
+    Raises:
+        ConfigError: when the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "card.json").unlink(missing_ok=True)
+        np.savez_compressed(folder / "weights.npz", allow_pickle=False, **weights)
+        np.savez_compressed(folder / "baselines.npz", allow_pickle=False, **baselines)
+        text = json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        (folder / "card.json").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: cannot write it: {error}") from error

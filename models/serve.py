@@ -1,0 +1,201 @@
+"""Serving: windows → risks and evidence, compiled once for a few batch sizes.
+
+``load("default").score(rows_BTC)``. Safe to call from any thread; one call computes at a time.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from contract.decision import Evidence
+from contract.minute import COLUMN_INDEX, COLUMNS, WINDOW_MINUTES
+from contract.signals import COUNTERS, SIGNALS
+from models.card import DECISION_HORIZON_MINUTES, SERVED, Model, calibrated, read_model
+from models.features import BASELINE_MINUTES, FEATURES, features
+from models.network import from_arrays, tensorflow
+from models.windows import HORIZONS_MINUTES
+
+Array = npt.NDArray[np.float32]
+Risks = npt.NDArray[np.float64]
+
+BATCH_SIZES: Final = (16, 128, 512)
+"""Compiled batch sizes; a batch is padded to the next, a larger one is split."""
+_DECISION_HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
+_RECENT_MINUTES: Final = 5
+_MAX_EVIDENCE: Final = 5
+_MIN_CONTRIBUTION: Final = 0.02
+TELEMETRY: Final = "samples"
+"""The name under which vanishing telemetry itself stands as evidence."""
+
+
+class Scores(NamedTuple):
+    """Calibrated risks of failing within 15, 60 and 240 minutes, finite, 0–1, float64 [B]."""
+
+    risk_15m_B: Risks
+    risk_60m_B: Risks
+    risk_240m_B: Risks
+
+
+class Predictor:
+    """A model folder, ready to score."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.version = model.version
+        self._tf = tensorflow()
+        network = from_arrays(model.weights)
+        self._forward = self._tf.function(
+            lambda x_BTF: network(x_BTF, training=False), jit_compile=True, autograph=False,
+            reduce_retracing=False)
+        self._lock = threading.Lock()
+
+    def threshold(self, budget: float) -> float:
+        """Risk (60 min) from which ``budget`` false alarms a device-day were kept on validation."""
+        return self.model.threshold(SERVED, budget)
+
+    def warm_up(self) -> None:
+        """Compile every batch size, some seconds, so that no scoring waits for it later."""
+        for size in BATCH_SIZES:
+            self.logits(np.zeros((size, WINDOW_MINUTES, len(FEATURES)), np.float32))
+
+    def score(self, rows_BTC: Array) -> Scores:
+        """Risks of windows of minute rows float32 [B, 60, C], oldest first, NaN where missing.
+
+        Raises:
+            ValueError: on another shape.
+        """
+        if rows_BTC.ndim != 3 or rows_BTC.shape[1] != WINDOW_MINUTES:
+            raise ValueError(
+                f"rows_BTC has shape {rows_BTC.shape}, [B, {WINDOW_MINUTES}, {len(COLUMNS)}] expected")
+        logits = [
+            self.logits(features(rows_BTC[at : at + BATCH_SIZES[-1]]))
+            for at in range(0, len(rows_BTC), BATCH_SIZES[-1])
+        ]
+        return self.risks(np.concatenate(logits) if logits else np.empty((0, 3), np.float32))
+
+    def risks(self, logits_BH: Array) -> Scores:
+        """Calibrated risks of the network's logits."""
+        risk_BH = calibrated(logits_BH, self.model.card["calibration"])
+        return Scores(*risk_BH.T)
+
+    def logits(self, x_BTF: Array) -> Array:
+        """The network's raw output [B, 3] for features [B, 60, F]."""
+        return self._run(x_BTF)[0]
+
+    def attention(self, rows_BTC: Array) -> Array:
+        """Share of each minute in the attention, float32 [B, 60], summing to 1."""
+        return self._run(features(rows_BTC))[1]
+
+    def _run(self, x_BTF: Array) -> tuple[Array, Array]:
+        logits = np.empty((len(x_BTF), len(HORIZONS_MINUTES)), np.float32)
+        shares = np.empty(x_BTF.shape[:2], np.float32)
+        for at in range(0, len(x_BTF), BATCH_SIZES[-1]):
+            chunk = x_BTF[at : at + BATCH_SIZES[-1]]
+            size = next(s for s in BATCH_SIZES if s >= len(chunk))
+            padded = np.zeros((size, *chunk.shape[1:]), np.float32)
+            padded[: len(chunk)] = chunk
+            with self._lock:
+                logit, share = self._forward(self._tf.constant(padded))
+                logits[at : at + len(chunk)] = logit.numpy()[: len(chunk)]
+                shares[at : at + len(chunk)] = share.numpy()[: len(chunk)]
+        return np.nan_to_num(logits), shares
+
+    def explain(self, rows_TC: Array) -> list[Evidence]:
+        """Which sensors carry the risk of one window float32 [60, C], the strongest first.
+
+        By occlusion: a sensor's columns are set to their mean over the window's first fifteen
+        minutes, or taken away, and what falls of the risk (in log-odds) is the sensor's part;
+        ``contribution`` is its share of all that falls. ``samples`` stands for the telemetry
+        itself: samples that are missing, lost or unresponsive.
+        """
+        groups = [(s.name, _columns_of(s.name)) for s in SIGNALS]
+        groups = [(n, c) for n, c in groups if np.isfinite(rows_TC[:, c[0]]).any()]
+        occluded = [rows_TC, _without_losses(rows_TC)]
+        for name, columns in groups:
+            occluded += [_at_baseline(rows_TC, name, columns), _removed(rows_TC, columns)]
+        logit = self.logits(features(np.stack(occluded)))[:, _DECISION_HEAD].astype(np.float64)
+        falls = {TELEMETRY: max(0.0, float(logit[0] - logit[1]))}
+        for i, (name, _) in enumerate(groups):
+            falls[name] = max(0.0, float(logit[0] - logit[2 + 2 * i : 4 + 2 * i].min()))
+        total = sum(falls.values())
+        evidence = [
+            _evidence(rows_TC, name, fall / total) for name, fall in falls.items()
+            if total > 0 and fall / total >= _MIN_CONTRIBUTION
+        ]
+        return sorted(evidence, key=lambda e: -e["contribution"])[:_MAX_EVIDENCE]
+
+
+def _columns_of(signal: str) -> list[int]:
+    return [i for name, i in COLUMN_INDEX.items() if name.startswith(signal + "_")
+            and name[len(signal) + 1 :] in _STATISTICS]
+
+
+_STATISTICS: Final = frozenset(("mean", "std", "min", "max", "count", "first", "last", "increase"))
+_COUNTER_NAMES: Final = frozenset(c.name for c in COUNTERS)
+_SAMPLE_COLUMNS: Final = [i for name, i in COLUMN_INDEX.items() if name.startswith("samples")]
+
+
+def _early_mean(values_T: Array) -> float:
+    present = values_T[np.isfinite(values_T)][:BASELINE_MINUTES]
+    return float(present.mean()) if len(present) else float("nan")
+
+
+def _at_baseline(rows_TC: Array, name: str, columns: list[int]) -> Array:
+    rows = rows_TC.copy()
+    for column in columns:
+        there = np.isfinite(rows[:, column])
+        rows[there, column] = _early_mean(rows_TC[:, column])
+    if name in _COUNTER_NAMES:
+        # First equals last: no steps between minutes either.
+        rows[:, COLUMN_INDEX[name + "_first"]] = rows[:, COLUMN_INDEX[name + "_last"]]
+    return rows
+
+
+def _removed(rows_TC: Array, columns: list[int]) -> Array:
+    rows = rows_TC.copy()
+    rows[:, columns] = np.nan
+    return rows
+
+
+def _without_losses(rows_TC: Array) -> Array:
+    """As if every sample since the first had come, with its state ``ok``."""
+    rows = rows_TC.copy()
+    samples = rows[:, COLUMN_INDEX["samples"]]
+    there = np.flatnonzero(samples > 0)
+    if not len(there):
+        return rows
+    typical = float(np.nanmax(samples))
+    before = there[0]
+    for t in range(before + 1, len(rows)):
+        if not samples[t] > 0:
+            rows[t] = rows[t - 1]
+    counts = [i for name, i in COLUMN_INDEX.items() if name.endswith("_count")]
+    share = typical / np.maximum(rows[before:, COLUMN_INDEX["samples_ok"]], 1)
+    rows[before:, counts] = np.minimum(rows[before:, counts] * share[:, None], typical)
+    rows[before:, _SAMPLE_COLUMNS] = 0
+    rows[before:, COLUMN_INDEX["samples"]] = typical
+    rows[before:, COLUMN_INDEX["samples_ok"]] = typical
+    return rows
+
+
+def _evidence(rows_TC: Array, name: str, contribution: float) -> Evidence:
+    suffix = "_increase" if name in _COUNTER_NAMES else "_mean"
+    values = rows_TC[:, COLUMN_INDEX["samples_ok" if name == TELEMETRY else name + suffix]]
+    finite = values[np.isfinite(values)]
+    recent = float(finite[-_RECENT_MINUTES:].mean()) if len(finite) else None
+    baseline = _early_mean(values)
+    return Evidence(
+        sensor=name, value=recent, baseline=baseline if np.isfinite(baseline) else None,
+        contribution=min(1.0, contribution))
+
+
+def load(name_or_path: str | Path) -> Predictor:
+    """The predictor of ``"default"`` (the shipped model) or of a model folder.
+
+    Raises:
+        contract.errors.ConfigError: when there is no such model, or it does not fit this version.
+    """
+    return Predictor(read_model(name_or_path))

@@ -1,0 +1,61 @@
+"""``rigcanary train``."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    datasets: Annotated[
+        list[Path], typer.Argument(metavar="DATASET…", help="Fleet data sets (folders).")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder to write.")],
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most this many.")] = 14,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of split, windows, weights.")] = 0,
+    windows: Annotated[
+        int, typer.Option("--windows", min=200, help="Training windows to draw, at most.")
+    ] = 40_000,
+    split: Annotated[
+        str, typer.Option("--split", help="device+time: validate on other cards, later; "
+                                          "device: on other cards.")
+    ] = "device+time",
+    origin: Annotated[
+        str, typer.Option("--origin", help="What the data are, for the model card.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the model card as JSON.")] = False,
+) -> None:
+    """Train a predictor on fleet data sets and write a model folder.
+
+    Example: rigcanary train fleet/ --out models/mine --epochs 14 --seed 0
+    """
+    from contract.errors import ConfigError
+    from models.fit import FitOptions
+    from models.train import TrainOptions, train
+
+    if split not in ("device", "device+time"):
+        raise ConfigError(f"--split {split}: device+time or device")
+    options = TrainOptions(
+        seed=seed, max_windows=windows, time_share=0.6 if split == "device+time" else None,
+        origin=origin, fit=FitOptions(epochs=epochs, seed=seed))
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    command = shlex.join(["rigcanary", *sys.argv[1:]])
+    card = train(datasets, out, options, say, command)
+    if as_json:
+        print(orjson.dumps(card).decode())
+        return
+    print(f"{out}: {card['version']}, trained on {card['trained_on']}")
+    for name, policy in card["policies"].items():
+        for at in policy["validation"]:
+            print(f"  {name:<20} budget {at['false_alarm_budget_per_device_day']:<6g} recall "
+                  f"{at['event_recall']:.2f}  precision {at['precision']:.2f}  threshold "
+                  f"{at['threshold']:.4f}")
