@@ -52,8 +52,12 @@ class BridgeSettings(BaseModel):
 
     client_id: str = Field(default_factory=default_client_id, min_length=1, max_length=64)
     """MQTT client id: the broker keeps this bridge's unacknowledged messages under it."""
-    share: str = Field(default="rigcanary-bridge", pattern=r"^[A-Za-z0-9._-]{1,64}$")
-    """Bridges with the same share divide the messages among them."""
+    share: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    """Bridges with the same share divide the messages among them; empty: no sharing.
+
+    The default is ``rigcanary-bridge``, but none with ``embedded``: rumqttd 0.20 dies when the
+    last member of a share goes away with unacknowledged messages.
+    """
     mqtt_username: str | None = None
     mqtt_password: SecretStr | None = None
     mqtt_ca_file: Path | None = None
@@ -89,6 +93,13 @@ class BridgeSettings(BaseModel):
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """Port of ``/metrics`` (0: any free one); none by default."""
     metrics_host: str = "127.0.0.1"
+
+    @property
+    def share_in_force(self) -> str:
+        """The share's name, empty for an ordinary subscription."""
+        if self.share is not None:
+            return self.share
+        return "" if self.profile == "embedded" else "rigcanary-bridge"
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:

@@ -25,7 +25,7 @@ def main(
         None, "--client-id", help="MQTT client id: one a bridge, kept over restarts."
     ),
     share: str | None = typer.Option(
-        None, "--share", help="Bridges of a share divide the messages."
+        None, "--share", help="Bridges of a share divide the messages ('': no share)."
     ),
     profile: str | None = typer.Option(None, "--profile", help="kafka, or embedded (for Tansu)."),
     partitions: int | None = typer.Option(

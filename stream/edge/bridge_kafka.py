@@ -17,19 +17,19 @@ from aiokafka.structs import RecordMetadata
 from contract.errors import ConfigError, RigcanaryError
 from contract.topics import KAFKA_TOPICS, TELEMETRY
 from stream.bridge_settings import BridgeSettings
+from stream.edge.backoff import backoff_seconds
 from stream.edge.bridge_metrics import BridgeMetrics
-from stream.edge.bridge_mqtt import backoff_seconds
 from stream.edge.bridge_packer import Outgoing, split
 
 log = logging.getLogger("rigcanary.bridge")
 
 REQUEST_TIMEOUT_MS = 10_000
 TOPIC_ALREADY_EXISTS = 36  # Kafka protocol, error codes
-_Outcome = tuple[Outgoing, KafkaError | OSError | None]
+_Outcome = tuple[Outgoing, Exception | None]
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-class BrokerForgot(KafkaError):
+class BrokerForgot(RigcanaryError):
     """Offsets went back: the broker lost its log, so the record is delivered again.
 
     Tansu, which keeps all in memory, acknowledges records of a topic that it has forgotten and
@@ -164,7 +164,7 @@ class KafkaOutlet:
                 groups[record.topic, place].append(record)
             results = await asyncio.gather(*(self._send(group) for group in groups.values()))
             pending = []
-            failure: KafkaError | OSError | None = None
+            failure: Exception | None = None
             for record, error in (pair for group in results for pair in group):
                 if error is None:
                     self._metrics.delivered(record)
@@ -199,7 +199,7 @@ class KafkaOutlet:
             try:
                 self._check_offset(await future)
                 outcome.append((record, None))
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError, BrokerForgot) as error:
                 outcome.append((record, error))
         return outcome
 

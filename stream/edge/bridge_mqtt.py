@@ -19,23 +19,30 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from contract.errors import ConfigError
-from contract.topics import MQTT_ROOT
+from contract.topics import MQTT_KINDS, MQTT_ROOT
 from stream.bridge_settings import BridgeSettings, split_address
+from stream.edge.backoff import backoff_seconds
 from stream.edge.bridge_metrics import BridgeMetrics
 from stream.edge.bridge_packer import Incoming
 
 log = logging.getLogger("rigcanary.bridge")
 
-MIN_BACKOFF_SECONDS = 0.25
-MAX_BACKOFF_SECONDS = 15.0
 MAX_COLLECT = 500
 """Messages taken at once, so that checking them never holds the event loop for long."""
 
 
-def backoff_seconds(attempt: int, rng: random.Random) -> float:
-    """Exponential with jitter: half to all of 0.25 s · 2**attempt, never over 15 s."""
-    ceiling = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(attempt, 16))
-    return ceiling * (0.5 + rng.random() / 2)
+def subscriptions(share: str) -> list[tuple[str, int]]:
+    """Topic filters with their QoS; an empty ``share`` means ordinary subscriptions.
+
+    One group a filter, since rumqttd mixes up filters of one group and loses messages. Status
+    is never shared: shared subscriptions get no retained messages, and a status that comes
+    twice does no harm.
+    """
+    wanted: list[tuple[str, int]] = []
+    for kind in MQTT_KINDS:
+        group = f"$share/{share}-{kind}/" if share and kind != "status" else ""
+        wanted.append((f"{group}{MQTT_ROOT}/+/+/{kind}", 1))
+    return wanted
 
 
 class MqttInbox:
@@ -49,14 +56,7 @@ class MqttInbox:
         """
         self._settings = settings
         self._metrics = metrics
-        self._filters = [
-            # One group a filter: rumqttd mixes up filters that share a group's name, and loses
-            # messages.
-            (f"$share/{settings.share}-telemetry/{MQTT_ROOT}/+/+/telemetry", 1),
-            (f"$share/{settings.share}-events/{MQTT_ROOT}/+/+/events", 1),
-            # Shared subscriptions get no retained messages; duplicates of a status do no harm.
-            (f"{MQTT_ROOT}/+/+/status", 1),
-        ]
+        self._filters = subscriptions(settings.share_in_force)
         self._client = self._make_client()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="bridge-mqtt", daemon=True)
