@@ -145,7 +145,6 @@ KINDS: Final[dict[str, FailureKind]] = {
 }
 
 
-def progress(share_F: F64, u_FU: F64) -> F64:
-    """How far the damage has come at ``share_F`` of the ramp (0–1): slow first, or at once."""
-    shape_F = np.exp(_between(np.log(0.5), np.log(2.2), u_FU[:, 0]))
-    return np.clip(share_F, 0.0, 1.0) ** shape_F
+def shapes(u_FU: F64) -> F64:
+    """How damage grows over the ramp, an exponent a card: over 1 slow first, under 1 at once."""
+    return np.exp(_between(np.log(0.5), np.log(2.2), u_FU[:, 0]))

@@ -108,6 +108,7 @@ def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64
     rig_amperes_D = (m.per_node(amperes_D) + 10.0)[m.node_D]
     drop_D = (rigs.supply_ohms_N[m.node_D] * fx["supply_resistance_factor"] * rig_amperes_D
               + c.cable_ohms_D * amperes_D + fx["rail_sag_volts"])
+    drop_D = np.minimum(drop_D, 2.5)  # below that a supply has long switched itself off
     rail_D = rigs.supply_volts_N[m.node_D] - drop_D + 0.006 * z_KD[5]
     core_D = c.core_volts_D * (1.0 - 0.03 * m.load_D - 0.03 * drop_D) + 0.001 * z_KD[5]
     out_SD[ROW["vrm_voltage_volts"]] = np.where(c.core_volts_D > 0, core_D, rail_D)

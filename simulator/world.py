@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from contract.errors import ConfigError
-from contract.signals import STATES
+from contract.signals import SIGNALS, STATES
 from simulator.effects import Effects
 from simulator.harmless import HARMLESS, Episode
-from simulator.kinds import KINDS, FailureKind, progress
+from simulator.kinds import KINDS, FailureKind, shapes
 from simulator.load import Load
 from simulator.physics import Machine, room_celsius
 from simulator.population import CardConstants, RigConstants
@@ -64,6 +64,18 @@ class _Failing:
     onset_F: F64
     failed_F: F64
     traits_FU: F64
+    shape_F: F64
+
+
+@dataclass(slots=True)
+class _Running:
+    """A harmless episode that has begun, and how a glitching sensor reads in it."""
+
+    episode: Episode
+    card_i: Int
+    stream: np.random.Generator
+    row: int
+    manner: int
 
 
 class World:
@@ -111,17 +123,18 @@ class World:
             kind = KINDS[name]
             keys = [f.node if kind.whole_rig else f.device for f in group]
             failed_F = np.array([f.failed_at_seconds for f in group])
+            traits_FU = uniforms(story.seed, f"failure {name}", keys, 8)
             self._failing.append(_Failing(
                 kind, np.array([self._index[f.device] for f in group]),
                 failed_F - np.array([f.ramp_seconds for f in group]), failed_F,
-                uniforms(story.seed, f"failure {name}", keys, 8)))
+                traits_FU, shapes(traits_FU)))
         # How a failing read looks: no answer in time, an empty answer, or no card at all.
         self._manner_D = uniforms(story.seed, "manner", names, 1)[:, 0]
 
     def _plan_episodes(self, story: Story) -> None:
         mine = [e for e in story.episodes if e.node in self._by_node]
         self._waiting = sorted(mine, key=lambda e: e.start_seconds, reverse=True)
-        self._running: list[tuple[Episode, Int, np.random.Generator]] = []
+        self._running: list[_Running] = []
         self._seed = story.seed
 
     def sample(self, at_seconds: float) -> Sample:
@@ -162,32 +175,39 @@ class World:
             if active.size:
                 onset_F, traits_FU = group.onset_F[active], group.traits_FU[active]
                 share_F = (at_seconds - onset_F) / (group.failed_F[active] - onset_F)
-                group.kind.apply(self._fx, group.card_F[active], progress(share_F, traits_FU),
+                group.kind.apply(self._fx, group.card_F[active], share_F ** group.shape_F[active],
                                  traits_FU, at_seconds)
         while self._waiting and self._waiting[-1].start_seconds <= at_seconds:
-            episode = self._waiting.pop()
-            here = self._by_node[episode.node]
-            cards = here if episode.device is None else [self._index[episode.device]]
-            key = f"{episode.device or episode.node} {episode.start_seconds}"
-            self._running.append((episode, np.array(cards), generator(self._seed, "glitch", key)))
-        self._running = [r for r in self._running
-                         if at_seconds < r[0].start_seconds + r[0].duration_seconds]
-        for episode, cards_i, _ in self._running:
+            self._running.append(self._begin(self._waiting.pop()))
+        self._running = [r for r in self._running if at_seconds
+                         < r.episode.start_seconds + r.episode.duration_seconds]
+        for running in self._running:
+            episode = running.episode
             into = at_seconds - episode.start_seconds
-            HARMLESS[episode.kind].apply(self._fx, cards_i, into, episode.size)
+            HARMLESS[episode.kind].apply(self._fx, running.card_i, into, episode.size)
+
+    def _begin(self, episode: Episode) -> _Running:
+        here = self._by_node[episode.node]
+        cards = here if episode.device is None else [self._index[episode.device]]
+        key = f"{episode.device or episode.node} {episode.start_seconds}"
+        stream = generator(self._seed, "glitch", key)
+        rows = [ROW[name] for name in _GLITCHING
+                if not self._card.missing_SD[ROW[name], cards[0]]]
+        return _Running(episode, np.array(cards), stream, int(stream.choice(rows)),
+                        int(stream.integers(3)))
 
     def _glitch(self, values_SD: F64) -> None:
         """A sensor that reads nothing, nought or nonsense for a while."""
-        for episode, cards_i, stream in self._running:
-            if episode.kind == "sensor_glitch":
-                row = ROW[_GLITCHING[int(episode.size * 997) % len(_GLITCHING)]]
-                manner = int(episode.size * 7919) % 3
-                if manner == 0:
-                    values_SD[row, cards_i] = np.nan
-                elif manner == 1:
-                    values_SD[row, cards_i] = 0.0
+        for running in self._running:
+            if running.episode.kind == "sensor_glitch":
+                row, cards = running.row, running.card_i
+                if running.manner == 0:
+                    values_SD[row, cards] = np.nan
+                elif running.manner == 1:
+                    values_SD[row, cards] = 0.0
                 else:
-                    values_SD[row, cards_i] *= stream.uniform(0.3, 1.8)
+                    nonsense = values_SD[row, cards] * running.stream.uniform(0.3, 1.8)
+                    values_SD[row, cards] = np.clip(nonsense, SIGNALS[row].low, SIGNALS[row].high)
 
     def _gaps(self, at_seconds: float, seconds: float, alive_D: Bool, values_SD: F64,
               u_UD: F32) -> Sample:
