@@ -189,6 +189,8 @@ class Receiver(BaseModel):
             parts.port  # noqa: B018 - raises for a port that is no number
         except ValueError:
             raise ValueError("is no URL; give http://HOST[:PORT]/PATH or https://…") from None
+        if not value.isprintable() or " " in value:
+            raise ValueError("holds a space or control character; write it as %20 or take it out")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
         if parts.username is not None or parts.password is not None:

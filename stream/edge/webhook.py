@@ -16,6 +16,7 @@ from typing import TypedDict
 
 from stream.edge.webhook_body import body, rfc3339
 from stream.edge.webhook_http import Answer, Clock, Outgoing, Post, SystemClock
+from stream.edge.webhook_schedule import Schedule
 from stream.receivers import Receiver, check_unique
 
 __all__ = ["Clock", "Deliverer", "Delivery", "Hooks", "Outgoing", "Schedule", "SystemClock", "body"]
@@ -31,32 +32,6 @@ Delivery = TypedDict(
 )
 """Value of ``rigcanary.deliveries``: ``status`` is ``delivered`` or ``dead`` (given up, receiver
 gone or no longer configured: ``error`` says which)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """When to try again (contracts section 6), in seconds.
-
-    Waits ``first_seconds`` one after another, then ``then_seconds`` each time, every wait
-    varied by ±``jitter_ratio``, until ``give_up_seconds`` after the webhook was made. A
-    receiver's Retry-After prolongs a wait, by ``max_retry_after_seconds`` at most.
-    """
-
-    first_seconds: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-    then_seconds: float = 300.0
-    give_up_seconds: float = 86_400.0
-    jitter_ratio: float = 0.2
-    max_retry_after_seconds: float = 3_600.0
-
-    def wait(self, attempt: int, retry_after: float | None, rng: random.Random) -> float:
-        """Seconds to wait after failed attempt number ``attempt`` (the first is 1)."""
-        index = attempt - 1
-        base = self.first_seconds[index] if index < len(self.first_seconds) else self.then_seconds
-        wait = base * rng.uniform(1 - self.jitter_ratio, 1 + self.jitter_ratio)
-        if retry_after is not None:
-            asked = min(retry_after, self.max_retry_after_seconds)
-            wait = max(wait, asked * rng.uniform(1.0, 1 + self.jitter_ratio))
-        return wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +58,7 @@ class _Lane:
     free: asyncio.Semaphore
     closed_reason: str | None = None
     queues: dict[str, deque[Outgoing]] = field(default_factory=dict)
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     paused_until: float = 0.0
     refused: bool = False
@@ -118,7 +94,7 @@ class Deliverer:
         self._schedule = schedule or Schedule()
         self._hooks = hooks or Hooks()
         self._capacity = capacity
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
         self._lanes = {
             r.name: _Lane(r.name, Post(r, self._clock), asyncio.Semaphore(r.max_concurrent))
@@ -172,10 +148,22 @@ class Deliverer:
                 body=body("test.ping", round(now * 1000), data), receiver=lane.name,
                 created_at=now))
 
+    def withdraw(self, belongs: Callable[[str], bool]) -> None:
+        """Stop sending for the device keys that ``belongs`` says, without a report.
+
+        For what another worker sends from now on (its partition went there). A request in flight
+        is broken off; the receiver knows the webhook by its id when it comes again.
+        """
+        for lane in self._lanes.values():
+            for device_key in [key for key in lane.queues if key != PING_KEY and belongs(key)]:
+                lane.ids.difference_update(o.webhook_id for o in lane.queues.pop(device_key))
+                self._retire(lane, device_key).cancel()
+            self._make_room(lane)
+
     async def close(self) -> None:
         """Stop at once; what is undelivered stays with the owner. Safe to call twice."""
         self._closed = True
-        tasks = list(self._tasks)
+        tasks = [*self._ending, *(t for lane in self._lanes.values() for t in lane.tasks.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -193,11 +181,11 @@ class Deliverer:
             return
         lane.queues[outgoing.device_key] = deque((outgoing,))
         task = asyncio.get_running_loop().create_task(self._drain(lane, outgoing.device_key))
-        self._tasks.add(task)
+        lane.tasks[outgoing.device_key] = task
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._ending.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("webhook delivery stopped: %s", error, exc_info=error)
@@ -215,12 +203,24 @@ class Deliverer:
                 await self._hooks.on_ping_ok(lane.name)
             queue.popleft()
             lane.ids.discard(outgoing.webhook_id)
+            if lane.queues.get(device_key) is not queue:
+                return  # withdrawn by the owner in on_delivered
             if not queue:  # before on_room, which may submit for this very device
                 del lane.queues[device_key]
-            if lane.refused and len(lane.ids) <= self._capacity // 2:
-                lane.refused = False
-                if self._hooks.on_room is not None:
-                    self._hooks.on_room(lane.name)
+                self._retire(lane, device_key)
+            self._make_room(lane)
+
+    def _retire(self, lane: _Lane, device_key: str) -> asyncio.Task[None]:
+        """Take a device's task out of the lane; it may be replaced before it has ended."""
+        task = lane.tasks.pop(device_key)
+        self._ending.add(task)
+        return task
+
+    def _make_room(self, lane: _Lane) -> None:
+        if lane.refused and len(lane.ids) <= self._capacity // 2:
+            lane.refused = False
+            if self._hooks.on_room is not None:
+                self._hooks.on_room(lane.name)
 
     async def _deliver(self, lane: _Lane, outgoing: Outgoing) -> Delivery:
         created_at = outgoing.created_at or self._clock.time()

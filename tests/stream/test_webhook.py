@@ -379,6 +379,44 @@ async def test_a_full_queue_refuses_until_there_is_room_and_nothing_overtakes(be
         assert ids == [f"msg_{n}" for n in range(50) if n % 3 == device]
 
 
+async def test_withdrawn_webhooks_are_not_sent_and_not_reported(bench):
+    receiving, url = await bench.serve([500])
+    deliverer = bench.deliverer(local(url), schedule=Schedule(first_seconds=(60.0,)))
+    deliverer.ping()
+    for number in range(3):
+        deliverer.submit(out(number, "lab/rig1/a"))
+    deliverer.submit(out(7, "lab/rig2/a"))
+    while len(receiving.requests) < 3:
+        await asyncio.sleep(0.005)
+    deliverer.withdraw(lambda key: key.startswith("lab/rig1/"))
+    assert deliverer.depth() == {"runner": 2}  # the ping and rig2's
+    # The partition comes back: the same webhooks, from the start, in order.
+    receiving.script = [200]
+    for number in range(3):
+        assert deliverer.submit(out(number, "lab/rig1/a"))
+    await bench.until(3)
+    assert [d["webhook-id"] for d in bench.delivered] == ["msg_0", "msg_1", "msg_2"]
+
+
+async def test_withdrawing_from_within_a_report(bench):
+    _, url = await bench.serve([200])
+
+    async def moves_away(delivery):
+        deliverer.withdraw(lambda key: key.startswith("lab/rig1/"))
+        await bench.on_delivered(delivery)
+
+    crashed: list[BaseException] = []
+    deliverer = bench.deliverer(local(url), on_delivered=moves_away,
+                                hooks=Hooks(on_crash=crashed.append))
+    deliverer.submit(out(1))
+    deliverer.submit(out(2))
+    await bench.until(1)
+    assert deliverer.submit(out(3, "lab/rig2/a"))
+    await bench.until(2)
+    assert [d["webhook-id"] for d in bench.delivered] == ["msg_1", "msg_3"]
+    assert crashed == []
+
+
 async def test_a_receiver_taken_out_of_the_settings_is_reported(bench):
     bench.deliverer().submit(out(receiver="old"))
     await bench.until(1)

@@ -55,6 +55,7 @@ def test_neither_secret_nor_url_path_is_shown():
     ({"secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, "decodes to 65 bytes"),
     ({"secret": "whsec_not base64!"}, "not base64"),
     ({"url": "ftp://example.org/x"}, "must be http"),
+    ({"url": "https://exa mple.org/x"}, "space"),
     ({"url": "https:///x"}, "must be http"),
     ({"url": "https://example.org:99999/x"}, "no URL"),
     ({"url": "https://me:pass@example.org/x"}, "user or password"),
