@@ -168,9 +168,13 @@ class Budget:
         """The site's state in plain JSON values."""
         state = self._sites.get(site, _Site())
         return {
-            "v": STATE_VERSION, "now_ms": state.now_ms, "moved": list(state.moved),
-            "open": dict(state.open), "asked": list(state.asked.items()),
-            "opened_ms": state.opened_ms, "excess_ms": state.excess_ms,
+            "v": STATE_VERSION,
+            "now_ms": state.now_ms,
+            "moved": list(state.moved),
+            "open": dict(state.open),
+            "asked": list(state.asked.items()),
+            "opened_ms": state.opened_ms,
+            "excess_ms": state.excess_ms,
         }
 
     def load(self, site: str, value: Mapping[str, Any]) -> None:
@@ -180,10 +184,13 @@ class Budget:
             ValueError: when it is of another version.
         """
         if value.get("v") != STATE_VERSION:
-            raise ValueError(f"budget state of site {site!r} is of another version; "
-                             f"version {STATE_VERSION} is understood")
+            raise ValueError(
+                f"budget state of site {site!r} is of another version; "
+                f"version {STATE_VERSION} is understood"
+            )
         self._sites[site] = _Site(
-            now_ms=int(value["now_ms"]), moved=[int(at) for at in value["moved"]],
+            now_ms=int(value["now_ms"]),
+            moved=[int(at) for at in value["moved"]],
             open={str(k): int(at) for k, at in value["open"].items()},
             asked={str(k): int(at) for k, at in value["asked"]},
             opened_ms=None if value["opened_ms"] is None else int(value["opened_ms"]),
@@ -201,27 +208,41 @@ class Budget:
             return ()
         return (self._closed(site, state, "calm"),)
 
-    def _opened(
-        self, site: str, state: _Site, reason: Reason, devices_known: int
-    ) -> Transition:
+    def _opened(self, site: str, state: _Site, reason: Reason, devices_known: int) -> Transition:
         minutes = self.policy.window_ms / MINUTE_MS
         limit = self.policy.window_limit(devices_known)
         why = f"more than {limit} moves asked for within {minutes:g} minutes"
         if reason == "open":
             limit = self.policy.open_limit(devices_known)
             why = f"more than {limit} moves would be open at once"
-        return Transition("breaker.opened", site, state.now_ms, {
-            "site": site, "cause": reason, "limit": limit, "devices_known": devices_known,
-            "moved_in_window": len(state.moved), "open": len(state.open),
-            "reason": f"{why}, of {devices_known} devices; nothing more is moved by itself",
-        })
+        return Transition(
+            "breaker.opened",
+            site,
+            state.now_ms,
+            {
+                "site": site,
+                "cause": reason,
+                "limit": limit,
+                "devices_known": devices_known,
+                "moved_in_window": len(state.moved),
+                "open": len(state.open),
+                "reason": f"{why}, of {devices_known} devices; nothing more is moved by itself",
+            },
+        )
 
     def _closed(self, site: str, state: _Site, why: str) -> Transition:
         opened = state.opened_ms if state.opened_ms is not None else state.now_ms
         state.opened_ms = None
-        return Transition("breaker.closed", site, state.now_ms, {
-            "site": site, "reason": why, "open_seconds": (state.now_ms - opened) / 1000,
-        })
+        return Transition(
+            "breaker.closed",
+            site,
+            state.now_ms,
+            {
+                "site": site,
+                "reason": why,
+                "open_seconds": (state.now_ms - opened) / 1000,
+            },
+        )
 
 
 class BudgetGate:

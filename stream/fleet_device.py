@@ -62,10 +62,12 @@ def row_values(row: Mapping[str, Any]) -> tuple[float | None, ...]:
     except KeyError:
         return tuple(number(row.get(column)) for _, column in VALUE_COLUMNS)
     # Nearly all are ordinary floats; the bounds turn NaN and infinity away.
-    return tuple([
-        v if v is None or (v.__class__ is float and -1e300 < v < 1e300) else number(v)
-        for v in found
-    ])
+    return tuple(
+        [
+            v if v is None or (v.__class__ is float and -1e300 < v < 1e300) else number(v)
+            for v in found
+        ]
+    )
 
 
 def row_state(row: Mapping[str, Any], previous: str) -> str:

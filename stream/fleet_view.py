@@ -8,12 +8,13 @@ observer's own, handed in by :meth:`FleetView.tick` (nothing came at all).
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from contract.signals import STATES
-from stream.fleet_device import VALUE_COLUMNS, DeviceView, number, row_state, row_values
+from stream.fleet_device import DeviceView, number, row_state, row_values
+from stream.fleet_page import SORTS, Entry, shown, text
 
 DECISIONS_KEPT: Final = 200
 MAX_DEVICES: Final = 200_000
@@ -28,8 +29,10 @@ FORGET_SECONDS: Final = 3_600
 
 VIEW_STATES: Final = (*STATES, "absent", "moving", "quarantined")
 MOVE_STATES: Final[Mapping[str, str | None]] = {
-    "migration.requested": "moving", "migration.withdrawn": None,
-    "device.quarantined": "quarantined", "device.released": None,
+    "migration.requested": "moving",
+    "migration.withdrawn": None,
+    "device.quarantined": "quarantined",
+    "device.released": None,
 }
 
 
@@ -148,10 +151,14 @@ class FleetView:
         known = [d for d in self._decisions if d["decision_id"] == value["decision_id"]]
         for old in known:
             self._decisions.remove(old)
-        self._decisions.append({
-            "decision_id": value["decision_id"], "type": kind,
-            "dry_run": bool(value.get("dry_run")), "data": dict(data),
-        })
+        self._decisions.append(
+            {
+                "decision_id": value["decision_id"],
+                "type": kind,
+                "dry_run": bool(value.get("dry_run")),
+                "data": dict(data),
+            }
+        )
         if kind in ("breaker.opened", "breaker.closed"):
             self._breakers[str(data.get("site"))] = kind == "breaker.opened"
         elif kind in MOVE_STATES and not value.get("dry_run"):
@@ -162,8 +169,11 @@ class FleetView:
         """Take a value of ``rigcanary.events``: a lost card is gone before its minute closes."""
         node = self._nodes.get((value["site"], value["node"]))
         device = node.devices.get(value.get("device") or "") if node is not None else None
-        states = {"device_lost": "lost", "device_unresponsive": "unresponsive",
-                  "device_returned": "ok"}
+        states = {
+            "device_lost": "lost",
+            "device_unresponsive": "unresponsive",
+            "device_returned": "ok",
+        }
         if device is not None and value.get("type") in states and value["ts"] >= device.minute:
             device.reported_state = states[value["type"]]
             device.event_ts = float(value["ts"])
@@ -173,14 +183,14 @@ class FleetView:
         nodes = list(self._nodes.values())
         return [device for node in nodes for device in list(node.devices.values())]
 
-    def states(self) -> list[tuple[DeviceView, str, bool]]:
+    def states(self) -> list[Entry]:
         """Every device with one word of :data:`VIEW_STATES`, and whether it is there.
 
         A device is there when its node's newest minute mentions it, it is not lost, and its node
         is not silent. The word is what the node reports; an ``ok`` card that is being moved or
         kept out is ``moving`` or ``quarantined``; one that fell silent is ``absent``.
         """
-        found: list[tuple[DeviceView, str, bool]] = []
+        found: list[Entry] = []
         for (site, _), node in list(self._nodes.items()):
             quiet = self._now - node.seen_at if node.seen_at is not None else 0.0
             behind = self._site_minute.get(site, 0) - node.minute
@@ -202,7 +212,7 @@ class FleetView:
 
     def decisions(self, limit: int = DECISIONS_KEPT) -> list[dict[str, Any]]:
         """The last decisions, newest first."""
-        return list(reversed(self._decisions))[:max(limit, 0)]
+        return list(reversed(self._decisions))[: max(limit, 0)]
 
     def page(
         self, *, offset: int = 0, limit: int = 100, sort: str = "risk", search: str = ""
@@ -215,20 +225,25 @@ class FleetView:
         Raises:
             KeyError: for another ``sort``.
         """
-        order = _SORTS[sort]
+        order = SORTS[sort]
         everything = self.states()
         counts = dict.fromkeys(VIEW_STATES, 0)
         for _, state, _ in everything:
             counts[state] += 1
         needle = search.casefold()
-        chosen = [e for e in everything if needle in _text(e)] if needle else everything
+        chosen = [e for e in everything if needle in text(e)] if needle else everything
         top = heapq.nsmallest(offset + limit, chosen, key=order)
         return {
             "newest_minute": max(list(self._site_minute.values()), default=None),
-            "devices_total": len(everything), "nodes_total": len(self._nodes), "states": counts,
-            "matching": len(chosen), "offset": offset, "limit": limit, "sort": sort,
+            "devices_total": len(everything),
+            "nodes_total": len(self._nodes),
+            "states": counts,
+            "matching": len(chosen),
+            "offset": offset,
+            "limit": limit,
+            "sort": sort,
             "breakers_open": sorted(site for site, is_open in self.breakers().items() if is_open),
-            "devices": [_shown(*entry) for entry in top[offset:]],
+            "devices": [shown(*entry) for entry in top[offset:]],
         }
 
     def _device(self, node: _Node, site: str, name: str, device: str) -> DeviceView | None:
@@ -248,48 +263,3 @@ class FleetView:
             return list(node.devices.values())
         device = node.devices.get(data["device"])
         return () if device is None else (device,)
-
-
-_Entry = tuple[DeviceView, str, bool]
-
-
-def _text(entry: _Entry) -> str:
-    device, state, _ = entry
-    model = device.info.get("model", "")
-    return f"{device.site}/{device.node}/{device.device} {model} {state}".casefold()
-
-
-def _shown(device: DeviceView, state: str, present: bool) -> dict[str, Any]:
-    return {
-        "site": device.site, "node": device.node, "device": device.device,
-        "index": device.index, "model": device.info.get("model"),
-        "state": state, "present": present,
-        "minute": device.minute, "status": device.status,
-        "completeness": device.completeness, "risk": device.risk,
-        "risk_15m": device.risk_15m, "risk_240m": device.risk_240m,
-        "health_score": device.health_score,
-        "risks": [None if r is None else round(r, 4) for r in list(device.risks)],
-        "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, device.values, strict=True)},
-    }
-
-
-def _by_risk(entry: _Entry) -> tuple[Any, ...]:
-    device = entry[0]
-    risk = device.risk
-    return (1.0 if risk is None else -risk), device.site, device.node, device.device
-
-
-def _by_health(entry: _Entry) -> tuple[Any, ...]:
-    device = entry[0]
-    score = device.health_score
-    return (101.0 if score is None else score), device.site, device.node, device.device
-
-
-def _by_name(entry: _Entry) -> tuple[Any, ...]:
-    device = entry[0]
-    return device.site, device.node, device.device
-
-
-_SORTS: Final[Mapping[str, Callable[[_Entry], tuple[Any, ...]]]] = {
-    "risk": _by_risk, "health": _by_health, "name": _by_name,
-}

@@ -87,21 +87,26 @@ def _read_secret(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"secret_file {path} cannot be read ({error.strerror})") from None
     if len(raw) > MAX_SECRET_FILE_BYTES:
-        raise ValueError(f"secret_file {path} is over {MAX_SECRET_FILE_BYTES} bytes; "
-                         f"it must hold one {SECRET_PREFIX}… line")
+        raise ValueError(
+            f"secret_file {path} is over {MAX_SECRET_FILE_BYTES} bytes; "
+            f"it must hold one {SECRET_PREFIX}… line"
+        )
     try:
         return raw.decode().strip()
     except UnicodeDecodeError:
-        raise ValueError(f"secret_file {path} is not text; "
-                         f"it must hold one {SECRET_PREFIX}… line") from None
+        raise ValueError(
+            f"secret_file {path} is not text; it must hold one {SECRET_PREFIX}… line"
+        ) from None
 
 
 def _check_secret(secret: str) -> None:
-    fix = (f"give {SECRET_PREFIX} followed by the base64 of {SECRET_BYTES[0]} to "
-           f"{SECRET_BYTES[1]} random bytes, as the receiver has it")
+    fix = (
+        f"give {SECRET_PREFIX} followed by the base64 of {SECRET_BYTES[0]} to "
+        f"{SECRET_BYTES[1]} random bytes, as the receiver has it"
+    )
     if not secret.startswith(SECRET_PREFIX):
         raise ValueError(f"secret does not start with {SECRET_PREFIX}; {fix}")
-    text = secret[len(SECRET_PREFIX):].rstrip("=")
+    text = secret[len(SECRET_PREFIX) :].rstrip("=")
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
@@ -175,7 +180,7 @@ class Receiver(BaseModel):
             return WEBHOOK_TYPES
         known = ", ".join(WEBHOOK_TYPES)
         if not isinstance(value, list | tuple):
-            raise ValueError(f"give \"all\" or a list of {known}")
+            raise ValueError(f'give "all" or a list of {known}')
         for item in value:
             if item not in WEBHOOK_TYPES:
                 raise ValueError(f"{str(item)!r:.60} is no webhook type; known are {known}")
@@ -214,15 +219,17 @@ def _complete(receiver: Receiver) -> None:
         # The model is frozen for its users; this fills it in once, before anyone has it.
         object.__setattr__(receiver, "secret", SecretStr(secret))
     elif not secret:
-        raise ValueError(f"secret is missing; give secret = \"{SECRET_PREFIX}…\" or "
-                         "secret_file = \"PATH\"")
+        raise ValueError(
+            f'secret is missing; give secret = "{SECRET_PREFIX}…" or secret_file = "PATH"'
+        )
     _check_secret(secret)
     host = urlsplit(receiver.url).hostname or ""
     address = parse_address(host)
     local = host == "localhost" or host.endswith(".localhost")
     if not receiver.allow_private and (local or (address and not is_public(address))):
-        raise ValueError(f"url: {host} is not on the public internet; "
-                         "set allow_private = true if that is meant")
+        raise ValueError(
+            f"url: {host} is not on the public internet; set allow_private = true if that is meant"
+        )
 
 
 def check_unique(receivers: tuple[Receiver, ...]) -> tuple[Receiver, ...]:

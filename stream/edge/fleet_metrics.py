@@ -22,8 +22,10 @@ def escape(value: str) -> str:
 
 
 def _key(device: DeviceView) -> str:
-    return (f'site="{escape(device.site)}",node="{escape(device.node)}",'
-            f'device="{escape(device.device)}"')
+    return (
+        f'site="{escape(device.site)}",node="{escape(device.node)}",'
+        f'device="{escape(device.device)}"'
+    )
 
 
 def _head(name: str, kind: str, text: str) -> str:
@@ -61,17 +63,29 @@ def fleet_exposition(view: FleetView) -> bytes:
     lines += [f"{name}{{{key}}} {device.minute + 60}" for key, device, _, _ in keyed]
     lines.append(_head("rigcanary_device_info", "gauge", "1; what names the card."))
     lines += [_info(key, device) for key, device in here]
-    gauge("rigcanary_device_failure_risk_ratio", "Probability of failure within 60 minutes.",
-          lambda device: device.risk)
-    gauge("rigcanary_device_health_score", "0 to 100; under 60 is unhealthy.",
-          lambda device: device.health_score)
-    gauge("rigcanary_device_window_completeness_ratio",
-          "Share of the last 60 minutes that holds samples.", lambda device: device.completeness)
+    gauge(
+        "rigcanary_device_failure_risk_ratio",
+        "Probability of failure within 60 minutes.",
+        lambda device: device.risk,
+    )
+    gauge(
+        "rigcanary_device_health_score",
+        "0 to 100; under 60 is unhealthy.",
+        lambda device: device.health_score,
+    )
+    gauge(
+        "rigcanary_device_window_completeness_ratio",
+        "Share of the last 60 minutes that holds samples.",
+        lambda device: device.completeness,
+    )
     for position, signal in enumerate(SIGNALS):
         name = f"rigcanary_{signal.name}"
         lines.append(_head(name, signal.kind, f"{signal.meaning} ({signal.unit})."))
-        lines += [f"{name}{{{key}}} {device.values[position]!r}" for key, device in here
-                  if device.values[position] is not None]
+        lines += [
+            f"{name}{{{key}}} {device.values[position]!r}"
+            for key, device in here
+            if device.values[position] is not None
+        ]
     lines += _breakers(view.breakers().items())
     return ("\n".join(lines) + "\n").encode()
 

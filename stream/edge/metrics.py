@@ -33,43 +33,72 @@ class WorkerMetrics:
         ProcessCollector(registry=r)
         p = "rigcanary_worker_"
         if view is not None:
-            Gauge(p + "view_devices", "Devices in the bounded fleet view.",
-                  registry=r).set_function(lambda: len(view))
-            Gauge(p + "view_refused", "Device rows that did not fit into the fleet view.",
-                  registry=r).set_function(lambda: view.refused)
+            Gauge(
+                p + "view_devices", "Devices in the bounded fleet view.", registry=r
+            ).set_function(lambda: len(view))
+            Gauge(
+                p + "view_refused", "Device rows that did not fit into the fleet view.", registry=r
+            ).set_function(lambda: view.refused)
         self.records = Counter(p + "records", "Kafka records read.", registry=r)
         self.messages = Counter(p + "messages", "Telemetry messages used.", registry=r)
-        self.duplicates = Counter(p + "duplicates", "Messages seen before, not counted again.",
-                                  registry=r)
-        self.repairs = Counter(p + "repairs", "Impossible sensor values set to null.", ["signal"],
-                               registry=r)
-        self.dead_letters = Counter(p + "dead_letters", "Unusable messages filed.", ["reason"],
-                                    registry=r)
-        self.minute_rows = Counter(p + "minute_rows", "Minute rows, by whether they corrected "
-                                   "an earlier one.", ["kind"], registry=r)
+        self.duplicates = Counter(
+            p + "duplicates", "Messages seen before, not counted again.", registry=r
+        )
+        self.repairs = Counter(
+            p + "repairs", "Impossible sensor values set to null.", ["signal"], registry=r
+        )
+        self.dead_letters = Counter(
+            p + "dead_letters", "Unusable messages filed.", ["reason"], registry=r
+        )
+        self.minute_rows = Counter(
+            p + "minute_rows",
+            "Minute rows, by whether they corrected an earlier one.",
+            ["kind"],
+            registry=r,
+        )
         self.scorings = Counter(p + "scorings", "Device windows looked at.", ["status"], registry=r)
-        self.scoring_seconds = Histogram(p + "scoring_seconds", "Time to score one batch.",
-                                         buckets=SECONDS_BUCKETS, registry=r)
+        self.scoring_seconds = Histogram(
+            p + "scoring_seconds", "Time to score one batch.", buckets=SECONDS_BUCKETS, registry=r
+        )
         self.decisions = Counter(p + "decisions", "Decisions made.", ["type", "cause"], registry=r)
         self.watermark_lag_seconds = Gauge(
-            p + "watermark_lag_seconds", "Wall clock minus the partition's event time.",
-            ["partition"], registry=r)
-        self.lag_records = Gauge(p + "lag_records", "Records in Kafka not read yet.",
-                                 ["partition"], registry=r)
-        self.deliveries = Counter(p + "deliveries", "Webhooks finished.", ["receiver", "status"],
-                                  registry=r)
-        self.delivery_attempts = Counter(p + "delivery_attempts", "Webhook requests made.",
-                                         ["receiver", "outcome"], registry=r)
-        self.delivery_seconds = Histogram(p + "delivery_seconds", "Time of one webhook request.",
-                                          ["receiver"], buckets=SECONDS_BUCKETS, registry=r)
+            p + "watermark_lag_seconds",
+            "Wall clock minus the partition's event time.",
+            ["partition"],
+            registry=r,
+        )
+        self.lag_records = Gauge(
+            p + "lag_records", "Records in Kafka not read yet.", ["partition"], registry=r
+        )
+        self.deliveries = Counter(
+            p + "deliveries", "Webhooks finished.", ["receiver", "status"], registry=r
+        )
+        self.delivery_attempts = Counter(
+            p + "delivery_attempts", "Webhook requests made.", ["receiver", "outcome"], registry=r
+        )
+        self.delivery_seconds = Histogram(
+            p + "delivery_seconds",
+            "Time of one webhook request.",
+            ["receiver"],
+            buckets=SECONDS_BUCKETS,
+            registry=r,
+        )
         self.decision_to_delivery_seconds = Histogram(
-            p + "decision_to_delivery_seconds", "Wall time from a decision's record to its 2xx.",
-            buckets=(*SECONDS_BUCKETS, 60, 300, 3600), registry=r)
-        self.outbox_depth = Gauge(p + "outbox_depth", "Webhooks not delivered yet.", ["receiver"],
-                                  registry=r)
+            p + "decision_to_delivery_seconds",
+            "Wall time from a decision's record to its 2xx.",
+            buckets=(*SECONDS_BUCKETS, 60, 300, 3600),
+            registry=r,
+        )
+        self.outbox_depth = Gauge(
+            p + "outbox_depth", "Webhooks not delivered yet.", ["receiver"], registry=r
+        )
         self.errors = Counter(p + "errors", "Failures of the worker itself.", ["kind"], registry=r)
-        self.build_info = Gauge("rigcanary_build_info", "1; what runs.",
-                                ["process", "version", "model_version"], registry=r)
+        self.build_info = Gauge(
+            "rigcanary_build_info",
+            "1; what runs.",
+            ["process", "version", "model_version"],
+            registry=r,
+        )
         self.set_model_version("")
 
     def set_model_version(self, model_version: str) -> None:

@@ -21,8 +21,8 @@ SORTS: Final = ("risk", "health", "name")
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-                               "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-                               "form-action 'none'; frame-ancestors 'none'",
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -80,7 +80,8 @@ def build_app(
         search = request.query.get("search", "")[:200]
         view.tick(clock())
         page = await asyncio.to_thread(
-            view.page, offset=offset, limit=limit, sort=sort, search=search)
+            view.page, offset=offset, limit=limit, sort=sort, search=search
+        )
         page["worker"] = {"not_ready": list(not_ready()), **(status() if status else {})}
         return _json(page)
 
@@ -140,7 +141,8 @@ class WebServer:
             await self._runner.cleanup()
             raise ConfigError(
                 f"web page: cannot listen on {self._host}:{self._port} ({error.strerror}); "
-                "choose another port, or 0 for a free one") from None
+                "choose another port, or 0 for a free one"
+            ) from None
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -12,9 +12,9 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
 
-from stream.edge.webhook_body import body, rfc3339
+from stream.edge.webhook_body import body
+from stream.edge.webhook_delivery import Delivery, report
 from stream.edge.webhook_http import Answer, Clock, Outgoing, Post, SystemClock
 from stream.edge.webhook_schedule import Schedule
 from stream.receivers import Receiver, check_unique
@@ -24,14 +24,6 @@ __all__ = ["Clock", "Deliverer", "Delivery", "Hooks", "Outgoing", "Schedule", "S
 log = logging.getLogger(__name__)
 
 PING_KEY = "test.ping"
-
-Delivery = TypedDict(
-    "Delivery",
-    {"webhook-id": str, "receiver": str, "type": str, "attempt": int, "status": str,
-     "delivered_at": str | None, "error": str | None},
-)
-"""Value of ``rigcanary.deliveries``: ``status`` is ``delivered`` or ``dead`` (given up, receiver
-gone or no longer configured: ``error`` says which)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +90,15 @@ class Deliverer:
         self._closed = False
         self._lanes = {
             r.name: _Lane(r.name, Post(r, self._clock), asyncio.Semaphore(r.max_concurrent))
-            for r in self._receivers if r.enabled
+            for r in self._receivers
+            if r.enabled
         }
 
     def receivers_for(self, webhook_type: str) -> list[str]:
         """Names of the receivers that a webhook of this type goes to."""
         return [
-            r.name for r in self._receivers
+            r.name
+            for r in self._receivers
             if r.wants(webhook_type) and self._lanes[r.name].closed_reason is None
         ]
 
@@ -143,10 +137,18 @@ class Deliverer:
             now = self._clock.time()
             ping_id = f"ping_{self._rng.getrandbits(128):032x}"
             data = {"receiver": lane.name}
-            self._enqueue(lane, Outgoing(
-                webhook_id=ping_id, type="test.ping", site="", device_key=PING_KEY,
-                body=body("test.ping", round(now * 1000), data), receiver=lane.name,
-                created_at=now))
+            self._enqueue(
+                lane,
+                Outgoing(
+                    webhook_id=ping_id,
+                    type="test.ping",
+                    site="",
+                    device_key=PING_KEY,
+                    body=body("test.ping", round(now * 1000), data),
+                    receiver=lane.name,
+                    created_at=now,
+                ),
+            )
 
     def withdraw(self, belongs: Callable[[str], bool]) -> None:
         """Stop sending for the device keys that ``belongs`` says, without a report.
@@ -229,13 +231,13 @@ class Deliverer:
         error = ""
         while True:
             if lane.closed_reason is not None or lane.post is None:
-                return self._report(outgoing, attempt, lane.closed_reason or error, None)
+                return report(outgoing, attempt, lane.closed_reason or error, None)
             answer = await self._attempt(lane, lane.post, outgoing)
             if answer is None:  # the receiver was closed while this one waited its turn
                 continue
             attempt += 1
             if answer.outcome == "delivered":
-                return self._report(outgoing, attempt, None, self._clock.time())
+                return report(outgoing, attempt, None, self._clock.time())
             error = answer.detail
             if answer.outcome == "gone":
                 continue
@@ -243,9 +245,16 @@ class Deliverer:
             now = self._clock.time()
             if now + wait > give_up_at:
                 hours = self._schedule.give_up_seconds / 3600
-                log.error("receiver %s: gave up %s %s after %d attempts and %.3g h: %s",
-                          lane.name, outgoing.type, outgoing.webhook_id, attempt, hours, error)
-                return self._report(outgoing, attempt, f"gave up: {error}", None)
+                log.error(
+                    "receiver %s: gave up %s %s after %d attempts and %.3g h: %s",
+                    lane.name,
+                    outgoing.type,
+                    outgoing.webhook_id,
+                    attempt,
+                    hours,
+                    error,
+                )
+                return report(outgoing, attempt, f"gave up: {error}", None)
             await self._clock.sleep(wait)
 
     async def _attempt(self, lane: _Lane, post: Post, outgoing: Outgoing) -> Answer | None:
@@ -276,20 +285,13 @@ class Deliverer:
             lane.closed_reason = f"receiver {lane.name!r} answered 410 Gone and is disabled"
             log.error("%s; remove it from the settings, or fix it and restart", lane.closed_reason)
         elif not lane.failing:
-            log.warning("receiver %s (%s): %s; trying again by schedule",
-                        lane.name, post.receiver.where, answer.detail)
+            log.warning(
+                "receiver %s (%s): %s; trying again by schedule",
+                lane.name,
+                post.receiver.where,
+                answer.detail,
+            )
         lane.failing = True
         if answer.throttled and answer.retry_after is not None:
             pause = min(answer.retry_after, self._schedule.max_retry_after_seconds)
             lane.paused_until = max(lane.paused_until, self._clock.time() + pause)
-
-    def _report(
-        self, outgoing: Outgoing, attempt: int, error: str | None, delivered_at: float | None
-    ) -> Delivery:
-        return {
-            "webhook-id": outgoing.webhook_id, "receiver": outgoing.receiver,
-            "type": outgoing.type, "attempt": attempt,
-            "status": "dead" if delivered_at is None else "delivered",
-            "delivered_at": None if delivered_at is None else rfc3339(round(delivered_at * 1000)),
-            "error": error,
-        }

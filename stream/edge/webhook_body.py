@@ -35,6 +35,7 @@ def body(webhook_type: str, timestamp_ms: int, data: Mapping[str, Any]) -> bytes
             whole["data"]["evidence"] = ranked[:keep]
             encoded = orjson.dumps(whole)
     if len(encoded) >= MAX_BODY_BYTES:
-        raise ValueError(f"{webhook_type} webhook of {len(encoded)} bytes; "
-                         f"it must stay under {MAX_BODY_BYTES}")
+        raise ValueError(
+            f"{webhook_type} webhook of {len(encoded)} bytes; it must stay under {MAX_BODY_BYTES}"
+        )
     return encoded

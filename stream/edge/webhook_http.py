@@ -20,8 +20,18 @@ MAX_ANSWER_BYTES: Final = 65_536
 """An answer's body is read to its end, or to here, and thrown away."""
 
 OUTCOMES: Final = (
-    "delivered", "gone", "redirect", "throttled", "client_error", "server_error", "timeout",
-    "dns", "connect", "tls", "refused_address", "broken_answer",
+    "delivered",
+    "gone",
+    "redirect",
+    "throttled",
+    "client_error",
+    "server_error",
+    "timeout",
+    "dns",
+    "connect",
+    "tls",
+    "refused_address",
+    "broken_answer",
 )
 """What can become of one attempt; the values of the metric's label."""
 
@@ -150,8 +160,11 @@ class Post:
             )
             # No cookies, no proxy from the environment, no decompression of what is thrown away.
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False,
-                trust_env=False, timeout=aiohttp.ClientTimeout(total=self.receiver.timeout_seconds),
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                timeout=aiohttp.ClientTimeout(total=self.receiver.timeout_seconds),
                 headers={"User-Agent": f"rigcanary/{package_version()}"},
             )
         return self._session
@@ -165,7 +178,8 @@ class Post:
         """One attempt, signed for this moment. Never raises for what the other side does."""
         now = self._clock.time()
         signature = self._signer.sign(
-            outgoing.webhook_id, datetime.fromtimestamp(now, UTC), outgoing.body.decode())
+            outgoing.webhook_id, datetime.fromtimestamp(now, UTC), outgoing.body.decode()
+        )
         headers = {
             "Content-Type": "application/json",
             "webhook-id": outgoing.webhook_id,
@@ -204,8 +218,10 @@ async def _read(response: aiohttp.ClientResponse) -> None:
 def _cannot_connect(error: aiohttp.ClientConnectorError) -> Answer:
     cause = error.os_error
     if isinstance(cause, AddressRefused):
-        return Answer("refused_address", "its address is not on the public internet; set "
-                      "allow_private = true if that is meant")
+        return Answer(
+            "refused_address",
+            "its address is not on the public internet; set allow_private = true if that is meant",
+        )
     if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, socket.gaierror):
         return Answer("dns", f"its host name does not resolve ({cause.strerror})")
     if isinstance(error, aiohttp.ClientConnectorSSLError | aiohttp.ClientConnectorCertificateError):

@@ -135,9 +135,15 @@ def test_gate_collects_what_the_breaker_did():
     assert gate.take() == []
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("window_ms", 0), ("open_devices", -1), ("open_ratio", 1.5), ("calm_ms", -5),
-])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("window_ms", 0),
+        ("open_devices", -1),
+        ("open_ratio", 1.5),
+        ("calm_ms", -5),
+    ],
+)
 def test_senseless_policies_name_the_number(key, value):
     with pytest.raises(ValueError, match=key):
         BudgetPolicy(**{key: value})
@@ -188,7 +194,7 @@ def test_no_window_ever_holds_more_than_allowed(steps):
     policy = BudgetPolicy()
     _, moves = run(steps, Budget(policy))
     for i, (at, limit) in enumerate(moves):
-        in_window = sum(at - policy.window_ms < earlier for earlier, _ in moves[:i + 1])
+        in_window = sum(at - policy.window_ms < earlier for earlier, _ in moves[: i + 1])
         assert in_window <= limit
 
 

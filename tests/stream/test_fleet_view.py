@@ -11,29 +11,63 @@ M0 = 1_767_225_600
 
 
 def row(device, ok=12, lost=0, **more):
-    return {"device": device, "index": 0, "model": "GeForce GTX 1070 Ti", "samples": ok + lost,
-            "samples_ok": ok, "samples_lost": lost, "samples_unresponsive": 0,
-            "samples_unknown": 0, "temperature_celsius_mean": 63.5,
-            "ecc_corrected_total_last": None, **more}
+    return {
+        "device": device,
+        "index": 0,
+        "model": "GeForce GTX 1070 Ti",
+        "samples": ok + lost,
+        "samples_ok": ok,
+        "samples_lost": lost,
+        "samples_unresponsive": 0,
+        "samples_unknown": 0,
+        "temperature_celsius_mean": 63.5,
+        "ecc_corrected_total_last": None,
+        **more,
+    }
 
 
 def minute(minutes, *rows, node="rig1", site="lab"):
-    return {"schema": "rigcanary.minutes/1", "site": site, "node": node,
-            "minute": M0 + 60 * minutes, "messages": 12, "interval_seconds": 5.0,
-            "devices": list(rows)}
+    return {
+        "schema": "rigcanary.minutes/1",
+        "site": site,
+        "node": node,
+        "minute": M0 + 60 * minutes,
+        "messages": 12,
+        "interval_seconds": 5.0,
+        "devices": list(rows),
+    }
 
 
 def risk(minutes, device, value, node="rig1", site="lab", **more):
-    return {"schema": "rigcanary.risks/1", "site": site, "node": node,
-            "minute": M0 + 60 * minutes, "model_version": "m1",
-            "devices": [{"device": device, "status": "scored", "completeness": 1.0,
-                         "risk_15m": value, "risk_60m": value, "risk_240m": value,
-                         "health_score": 90.0, **more}]}
+    return {
+        "schema": "rigcanary.risks/1",
+        "site": site,
+        "node": node,
+        "minute": M0 + 60 * minutes,
+        "model_version": "m1",
+        "devices": [
+            {
+                "device": device,
+                "status": "scored",
+                "completeness": 1.0,
+                "risk_15m": value,
+                "risk_60m": value,
+                "risk_240m": value,
+                "health_score": 90.0,
+                **more,
+            }
+        ],
+    }
 
 
 def decision(kind, identity="d1", dry_run=False, **data):
-    return {"schema": "rigcanary.decision/1", "decision_id": identity, "type": kind,
-            "dry_run": dry_run, "data": {"site": "lab", "node": "rig1", **data}}
+    return {
+        "schema": "rigcanary.decision/1",
+        "decision_id": identity,
+        "type": kind,
+        "dry_run": dry_run,
+        "data": {"site": "lab", "node": "rig1", **data},
+    }
 
 
 def shown(view, device="a"):
@@ -190,7 +224,8 @@ def test_pages_sort_and_search():
     assert view.page(sort="health")["devices"][0]["device"] == "GPU-001"
     assert view.page(sort="name")["devices"][0]["device"] == "GPU-000"
     assert [d["device"] for d in view.page(search="gpu-24", sort="name")["devices"]] == [
-        f"GPU-{n}" for n in range(240, 250)]
+        f"GPU-{n}" for n in range(240, 250)
+    ]
     assert view.page(search="1070")["matching"] == 250
     with pytest.raises(KeyError):
         view.page(sort="colour")
@@ -206,8 +241,10 @@ def test_odd_values_become_none():
     assert (device["status"], device["completeness"]) == ("not enough data", 0.3)
 
 
-@given(st.dictionaries(st.sampled_from(["ok", "lost", "unresponsive", "unknown"]),
-                       st.integers(0, 20)), st.sampled_from(["ok", "lost"]))
+@given(
+    st.dictionaries(st.sampled_from(["ok", "lost", "unresponsive", "unknown"]), st.integers(0, 20)),
+    st.sampled_from(["ok", "lost"]),
+)
 def test_row_state(counts, previous):
     state = row_state({f"samples_{k}": v for k, v in counts.items()}, previous)
     if not any(counts.values()):

@@ -19,9 +19,26 @@ def values(row_value):
 
 
 def fill(view, minutes, *devices, **more):
-    view.minute({"site": "lab", "node": "rig1", "minute": M0 + 60 * minutes, "devices": [
-        {"device": d, "index": 0, "model": "RTX 3090", "serial": "S1", "driver": "550",
-         "samples_ok": 12, **values(1.0), **more} for d in devices]})
+    view.minute(
+        {
+            "site": "lab",
+            "node": "rig1",
+            "minute": M0 + 60 * minutes,
+            "devices": [
+                {
+                    "device": d,
+                    "index": 0,
+                    "model": "RTX 3090",
+                    "serial": "S1",
+                    "driver": "550",
+                    "samples_ok": 12,
+                    **values(1.0),
+                    **more,
+                }
+                for d in devices
+            ],
+        }
+    )
 
 
 def scrape(metrics, view=None):
@@ -55,9 +72,24 @@ def metrics(view):
 
 def test_every_sensor_by_its_contract_name(view, metrics):
     fill(view, 0, "GPU-1")
-    view.risk({"site": "lab", "node": "rig1", "minute": M0, "devices": [
-        {"device": "GPU-1", "status": "scored", "completeness": 1.0, "risk_15m": 0.1,
-         "risk_60m": 0.2, "risk_240m": 0.3, "health_score": 88.0}]})
+    view.risk(
+        {
+            "site": "lab",
+            "node": "rig1",
+            "minute": M0,
+            "devices": [
+                {
+                    "device": "GPU-1",
+                    "status": "scored",
+                    "completeness": 1.0,
+                    "risk_15m": 0.1,
+                    "risk_60m": 0.2,
+                    "risk_240m": 0.3,
+                    "health_score": 88.0,
+                }
+            ],
+        }
+    )
     samples = scrape(metrics, view)
     for signal in SIGNALS:
         assert of(samples, f"rigcanary_{signal.name}", **LABELS) == 1.0, signal.name
@@ -65,8 +97,19 @@ def test_every_sensor_by_its_contract_name(view, metrics):
     assert of(samples, "rigcanary_device_health_score", **LABELS) == 88.0
     assert of(samples, "rigcanary_device_present", **LABELS) == 1.0
     assert of(samples, "rigcanary_device_state", **LABELS, state="ok") == 1.0
-    assert of(samples, "rigcanary_device_info", **LABELS, index="0", vendor="", model="RTX 3090",
-              serial="S1", driver="550") == 1.0
+    assert (
+        of(
+            samples,
+            "rigcanary_device_info",
+            **LABELS,
+            index="0",
+            vendor="",
+            model="RTX 3090",
+            serial="S1",
+            driver="550",
+        )
+        == 1.0
+    )
     assert of(samples, "rigcanary_device_last_sample_timestamp_seconds", **LABELS) == M0 + 60
     build = [labels for name, labels in samples if name == "rigcanary_build_info"]
     assert len(build) == 1
@@ -87,8 +130,10 @@ def test_a_gone_device_loses_its_series_within_one_scrape(view, metrics):
     fill(view, 1, "GPU-2")
     after = scrape(metrics, view)
     assert names_of(after, "GPU-1") == {
-        "rigcanary_device_present", "rigcanary_device_state",
-        "rigcanary_device_last_sample_timestamp_seconds"}
+        "rigcanary_device_present",
+        "rigcanary_device_state",
+        "rigcanary_device_last_sample_timestamp_seconds",
+    }
     assert of(after, "rigcanary_device_present", **LABELS) == 0.0
     assert of(after, "rigcanary_device_state", **LABELS, state="absent") == 1.0
     assert names_of(after, "GPU-2") == before
@@ -110,8 +155,17 @@ def test_series_of_one_card_do_not_multiply(view, metrics):
     assert len(samples) == count
     for name, labels in samples:
         if name.startswith("rigcanary_") and ("device", "GPU-1") in labels:
-            allowed = {"site", "node", "device", "state", "index", "vendor", "model", "serial",
-                       "driver"}
+            allowed = {
+                "site",
+                "node",
+                "device",
+                "state",
+                "index",
+                "vendor",
+                "model",
+                "serial",
+                "driver",
+            }
             assert {key for key, _ in labels} <= allowed
 
 
@@ -154,12 +208,20 @@ def test_the_workers_own_figures():
     assert of(samples, "rigcanary_worker_records_total") == 3
     assert of(samples, "rigcanary_worker_dead_letters_total", reason="not-json") == 1
     assert of(samples, "rigcanary_worker_scoring_seconds_count") == 1
-    assert of(samples, "rigcanary_worker_delivery_attempts_total", receiver="runner",
-              outcome="timeout") == 1
+    assert (
+        of(
+            samples,
+            "rigcanary_worker_delivery_attempts_total",
+            receiver="runner",
+            outcome="timeout",
+        )
+        == 1
+    )
     assert of(samples, "rigcanary_worker_outbox_depth", receiver="runner") == 5
     assert of(samples, "rigcanary_worker_outbox_depth", receiver="other") == 0
-    models = [dict(labels)["model_version"] for name, labels in samples
-              if name == "rigcanary_build_info"]
+    models = [
+        dict(labels)["model_version"] for name, labels in samples if name == "rigcanary_build_info"
+    ]
     assert models == ["m2"]
 
 

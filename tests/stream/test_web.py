@@ -19,12 +19,37 @@ def fill(view, cards, hostile=""):
     for n in range(cards):
         device = f"GPU-{n:05}{hostile}"
         place = {"site": "lab", "node": f"rig{n // 8:03}", "minute": M0}
-        view.minute({**place, "devices": [{
-            "device": device, "index": n % 8, "model": "GeForce GTX 1070 Ti", "samples_ok": 12,
-            "temperature_celsius_mean": 61.0, "power_watts_mean": 140.0}]})
-        view.risk({**place, "devices": [{
-            "device": device, "status": "scored", "completeness": 1.0, "risk_15m": 0.0,
-            "risk_60m": n / cards, "risk_240m": 0.0, "health_score": 100 - 100 * n / cards}]})
+        view.minute(
+            {
+                **place,
+                "devices": [
+                    {
+                        "device": device,
+                        "index": n % 8,
+                        "model": "GeForce GTX 1070 Ti",
+                        "samples_ok": 12,
+                        "temperature_celsius_mean": 61.0,
+                        "power_watts_mean": 140.0,
+                    }
+                ],
+            }
+        )
+        view.risk(
+            {
+                **place,
+                "devices": [
+                    {
+                        "device": device,
+                        "status": "scored",
+                        "completeness": 1.0,
+                        "risk_15m": 0.0,
+                        "risk_60m": n / cards,
+                        "risk_240m": 0.0,
+                        "health_score": 100 - 100 * n / cards,
+                    }
+                ],
+            }
+        )
 
 
 @pytest.fixture
@@ -32,8 +57,12 @@ async def site():
     """A served view: (view, reasons not to be ready, base URL)."""
     view = FleetView()
     reasons: list[str] = []
-    app = build_app(view, WorkerMetrics(view).registry, lambda: reasons,
-                    status=lambda: {"model_version": "m1", "dry_run": True})
+    app = build_app(
+        view,
+        WorkerMetrics(view).registry,
+        lambda: reasons,
+        status=lambda: {"model_version": "m1", "dry_run": True},
+    )
     server = WebServer(app)
     port = await server.start()
     yield view, reasons, f"http://127.0.0.1:{port}"
@@ -66,9 +95,18 @@ async def test_fleet_is_paged_and_sorted(site):
     assert len(text) < 60_000
 
 
-@pytest.mark.parametrize("query", [
-    "limit=0", "limit=1001", "limit=x", "offset=-1", "offset=99999999999", "sort=colour", "limit=٣",
-])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "offset=-1",
+        "offset=99999999999",
+        "sort=colour",
+        "limit=٣",
+    ],
+)
 async def test_wrong_queries_are_refused(site, query):
     _, _, base = site
     status, headers, text = await get(f"{base}/api/fleet?{query}")
@@ -79,8 +117,9 @@ async def test_wrong_queries_are_refused(site, query):
 
 async def test_decisions(site):
     view, _, base = site
-    view.decision({"decision_id": "d1", "type": "breaker.opened", "dry_run": False,
-                   "data": {"site": "lab"}})
+    view.decision(
+        {"decision_id": "d1", "type": "breaker.opened", "dry_run": False, "data": {"site": "lab"}}
+    )
     _, _, text = await get(f"{base}/api/decisions?limit=1")
     assert json.loads(text)["decisions"][0]["decision_id"] == "d1"
 
@@ -127,9 +166,19 @@ async def dom(url, tmp_path, width="1280"):
     """The page's HTML once its scripts have run."""
     assert CHROMIUM is not None
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
-        f"--user-data-dir={tmp_path}", f"--window-size={width},900", "--virtual-time-budget=2000",
-        "--dump-dom", url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+        CHROMIUM,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path}",
+        f"--window-size={width},900",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+        url,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         out, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:
@@ -143,9 +192,22 @@ async def dom(url, tmp_path, width="1280"):
 async def test_the_page_in_a_browser(site, tmp_path):
     view, _, base = site
     fill(view, 1_200, hostile="<img src=x onerror=document.title='owned'>")
-    view.decision({"decision_id": "d1", "type": "migration.requested", "dry_run": False, "data": {
-        "site": "lab", "node": "rig149", "device": "GPU-1<b>", "cause": "predicted", "risk": 0.91,
-        "evidence": [{"sensor": "vrm_ripple_volts"}], "decided_at": "2026-01-01T00:01:00.000Z"}})
+    view.decision(
+        {
+            "decision_id": "d1",
+            "type": "migration.requested",
+            "dry_run": False,
+            "data": {
+                "site": "lab",
+                "node": "rig149",
+                "device": "GPU-1<b>",
+                "cause": "predicted",
+                "risk": 0.91,
+                "evidence": [{"sensor": "vrm_ripple_volts"}],
+                "decided_at": "2026-01-01T00:01:00.000Z",
+            },
+        }
+    )
     html = await dom(base, tmp_path)
     assert "150 rigs, 1200 cards" in html
     assert html.count("<tr>") == 1 + 100  # the head and one page

@@ -100,7 +100,8 @@ async def bench():
 
 def local(url, name="runner", **kw):
     return Receiver.model_validate(
-        {"name": name, "url": url, "secret": SECRET, "allow_private": True, **kw})
+        {"name": name, "url": url, "secret": SECRET, "allow_private": True, **kw}
+    )
 
 
 def out(number=1, device="lab/rig1/GPU-1", receiver="runner", **kw):
@@ -114,15 +115,25 @@ async def test_the_official_library_verifies_each_attempt(bench):
     assert receiving.ids == ["msg_1"] * 3
     for headers, raw in receiving.requests:
         data = Webhook(SECRET).verify(raw, headers)
-        assert data == {"type": "migration.requested", "timestamp": "2026-01-01T00:00:00.000Z",
-                        "data": {"site": "lab", "device": "GPU-1"}}
+        assert data == {
+            "type": "migration.requested",
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "data": {"site": "lab", "device": "GPU-1"},
+        }
         assert headers["content-type"] == "application/json"
     headers, raw = receiving.requests[0]
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRET).verify(raw + b" ", headers)
     (delivery,) = bench.delivered
-    assert set(delivery) == {"webhook-id", "receiver", "type", "attempt", "status",
-                             "delivered_at", "error"}
+    assert set(delivery) == {
+        "webhook-id",
+        "receiver",
+        "type",
+        "attempt",
+        "status",
+        "delivered_at",
+        "error",
+    }
     assert (delivery["status"], delivery["attempt"], delivery["error"]) == ("delivered", 3, None)
 
 
@@ -327,8 +338,9 @@ async def test_order_of_one_device_is_kept_while_others_go_on(bench):
 async def test_a_dead_receiver_delays_no_other(bench):
     _, good = await bench.serve([200])
     dead = "http://127.0.0.1:1/hook"
-    deliverer = bench.deliverer(local(good), local(dead, name="dead"),
-                                schedule=Schedule(first_seconds=(60.0,)))
+    deliverer = bench.deliverer(
+        local(good), local(dead, name="dead"), schedule=Schedule(first_seconds=(60.0,))
+    )
     assert deliverer.receivers_for("migration.requested") == ["runner", "dead"]
     deliverer.submit(out(1, receiver="dead"))
     for number in range(20):
@@ -363,7 +375,7 @@ async def test_a_full_queue_refuses_until_there_is_room_and_nothing_overtakes(be
 
     def offer(receiver):
         # What the worker does: everything undelivered again, oldest first.
-        for entry in backlog[len(accepted):]:
+        for entry in backlog[len(accepted) :]:
             if not deliverer.submit(entry):
                 return
             accepted.append(entry)
@@ -374,8 +386,11 @@ async def test_a_full_queue_refuses_until_there_is_room_and_nothing_overtakes(be
     assert not deliverer.submit(backlog[20])
     await bench.until(50)
     for device in range(3):
-        ids = [d["webhook-id"] for d in bench.delivered
-               if int(d["webhook-id"].removeprefix("msg_")) % 3 == device]
+        ids = [
+            d["webhook-id"]
+            for d in bench.delivered
+            if int(d["webhook-id"].removeprefix("msg_")) % 3 == device
+        ]
         assert ids == [f"msg_{n}" for n in range(50) if n % 3 == device]
 
 
@@ -406,8 +421,9 @@ async def test_withdrawing_from_within_a_report(bench):
         await bench.on_delivered(delivery)
 
     crashed: list[BaseException] = []
-    deliverer = bench.deliverer(local(url), on_delivered=moves_away,
-                                hooks=Hooks(on_crash=crashed.append))
+    deliverer = bench.deliverer(
+        local(url), on_delivered=moves_away, hooks=Hooks(on_crash=crashed.append)
+    )
     deliverer.submit(out(1))
     deliverer.submit(out(2))
     await bench.until(1)
@@ -430,8 +446,11 @@ async def test_ping_until_the_first_success(bench):
     _, silent = await bench.serve([500])
     fine: asyncio.Queue[str] = asyncio.Queue()
     deliverer = bench.deliverer(
-        local(url), local(silent, name="silent"), local(url, name="off", enabled=False),
-        hooks=Hooks(on_ping_ok=fine.put))
+        local(url),
+        local(silent, name="silent"),
+        local(url, name="off", enabled=False),
+        hooks=Hooks(on_ping_ok=fine.put),
+    )
     deliverer.ping()
     assert await asyncio.wait_for(fine.get(), 10) == "runner"
     assert fine.empty()
@@ -468,26 +487,30 @@ async def test_an_owner_that_fails_is_told(bench):
     async def fails(delivery):
         raise ConnectionError("Kafka is gone")
 
-    bench.deliverer(local(url), on_delivered=fails,
-                    hooks=Hooks(on_crash=crashed.put_nowait)).submit(out())
+    bench.deliverer(
+        local(url), on_delivered=fails, hooks=Hooks(on_crash=crashed.put_nowait)
+    ).submit(out())
     assert str(await asyncio.wait_for(crashed.get(), 10)) == "Kafka is gone"
 
 
 async def test_logs_hold_neither_secret_nor_path(bench, caplog):
-    _, url = await bench.serve([500, (302, {"Location": "http://127.0.0.1:1/"}), hangs_up, 200],
-                               path="/hook/token123")
+    _, url = await bench.serve(
+        [500, (302, {"Location": "http://127.0.0.1:1/"}), hangs_up, 200], path="/hook/token123"
+    )
     with caplog.at_level(logging.DEBUG):
         bench.deliverer(local(url)).submit(out())
         await bench.until(1)
     text = caplog.text + repr(bench.delivered) + repr(out())
     assert "answers again" in text
-    for hidden in (SECRET, SECRET[6:], "token123", "GPU-1\""):
+    for hidden in (SECRET, SECRET[6:], "token123", 'GPU-1"'):
         assert hidden not in text
 
 
 def test_bodies_stay_under_20_kb():
-    evidence = [{"sensor": f"s{i}" * 20, "value": 1.0, "baseline": 1.0, "contribution": i / 500}
-                for i in range(500)]
+    evidence = [
+        {"sensor": f"s{i}" * 20, "value": 1.0, "baseline": 1.0, "contribution": i / 500}
+        for i in range(500)
+    ]
     encoded = body("migration.requested", 0, {"device": "GPU-1", "evidence": evidence})
     assert len(encoded) < 20_000
     kept = json.loads(encoded)["data"]["evidence"]
@@ -496,10 +519,20 @@ def test_bodies_stay_under_20_kb():
         body("migration.requested", 0, {"reason": "x" * 20_000})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [
-    ("7", 7.0), ("Thu, 01 Jan 2026 00:00:30 GMT", 30.0), ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
-    ("soon", None), ("-5", None), ("1e9", None), ("٣", None), ("", None), (None, None),
-])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7.0),
+        ("Thu, 01 Jan 2026 00:00:30 GMT", 30.0),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
+        ("soon", None),
+        ("-5", None),
+        ("1e9", None),
+        ("٣", None),
+        ("", None),
+        (None, None),
+    ],
+)
 def test_retry_after(text, seconds):
     assert retry_after_seconds(text, 1_767_225_600.0) == seconds
 

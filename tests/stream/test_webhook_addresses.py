@@ -20,8 +20,9 @@ def info(address, port=80):
     return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", sockaddr
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fe80::1",
-                                     "::ffff:10.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fe80::1", "::ffff:10.0.0.1"]
+)
 def test_no_socket_to_a_private_address(address):
     with pytest.raises(AddressRefused):
         public_socket(info(address))
@@ -82,8 +83,9 @@ def fake_dns(monkeypatch, answers):
     return asked
 
 
-@pytest.mark.parametrize("answer", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"],
-                                    ["::ffff:127.0.0.1"], ["169.254.169.254"]])
+@pytest.mark.parametrize(
+    "answer", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["::ffff:127.0.0.1"], ["169.254.169.254"]]
+)
 async def test_a_name_that_leads_inside_is_refused(victim, monkeypatch, answer):
     port, hits = victim
     asked = fake_dns(monkeypatch, [answer])

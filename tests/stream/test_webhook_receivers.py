@@ -21,7 +21,8 @@ def make(**change):
 
 def from_file(path):
     return Receiver.model_validate(
-        {"name": "x", "url": "https://example.org/", "secret_file": str(path)})
+        {"name": "x", "url": "https://example.org/", "secret_file": str(path)}
+    )
 
 
 def test_defaults():
@@ -48,30 +49,33 @@ def test_neither_secret_nor_url_path_is_shown():
     assert "token123" not in repr(receiver) + str(receiver) + receiver.where
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    ({"secret": ""}, "secret is missing"),
-    ({"secret": KEY}, "does not start with whsec_"),
-    ({"secret": "whsec_" + base64.b64encode(b"short").decode()}, "decodes to 5 bytes"),
-    ({"secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, "decodes to 65 bytes"),
-    ({"secret": "whsec_not base64!"}, "not base64"),
-    ({"url": "ftp://example.org/x"}, "must be http"),
-    ({"url": "https://exa mple.org/x"}, "space"),
-    ({"url": "https:///x"}, "must be http"),
-    ({"url": "https://example.org:99999/x"}, "no URL"),
-    ({"url": "https://me:pass@example.org/x"}, "user or password"),
-    ({"url": "https://example.org/#x"}, "fragment"),
-    ({"url": "http://127.0.0.1:8080/"}, "allow_private = true"),
-    ({"url": "http://localhost:8080/"}, "allow_private = true"),
-    ({"url": "http://[::1]/"}, "allow_private = true"),
-    ({"url": "http://169.254.169.254/latest/meta-data"}, "allow_private = true"),
-    ({"types": ["migration.begun"]}, "no webhook type"),
-    ({"types": "some"}, "a list of"),
-    ({"timeout_seconds": 0}, "timeout_seconds"),
-    ({"timeout_seconds": 3600}, "timeout_seconds"),
-    ({"name": "a b"}, "letters"),
-    ({"secert": "whsec_x"}, "secert"),
-    ({"secret_file": "/nonexistent/file"}, "keep one"),
-])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"secret": ""}, "secret is missing"),
+        ({"secret": KEY}, "does not start with whsec_"),
+        ({"secret": "whsec_" + base64.b64encode(b"short").decode()}, "decodes to 5 bytes"),
+        ({"secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, "decodes to 65 bytes"),
+        ({"secret": "whsec_not base64!"}, "not base64"),
+        ({"url": "ftp://example.org/x"}, "must be http"),
+        ({"url": "https://exa mple.org/x"}, "space"),
+        ({"url": "https:///x"}, "must be http"),
+        ({"url": "https://example.org:99999/x"}, "no URL"),
+        ({"url": "https://me:pass@example.org/x"}, "user or password"),
+        ({"url": "https://example.org/#x"}, "fragment"),
+        ({"url": "http://127.0.0.1:8080/"}, "allow_private = true"),
+        ({"url": "http://localhost:8080/"}, "allow_private = true"),
+        ({"url": "http://[::1]/"}, "allow_private = true"),
+        ({"url": "http://169.254.169.254/latest/meta-data"}, "allow_private = true"),
+        ({"types": ["migration.begun"]}, "no webhook type"),
+        ({"types": "some"}, "a list of"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": 3600}, "timeout_seconds"),
+        ({"name": "a b"}, "letters"),
+        ({"secert": "whsec_x"}, "secert"),
+        ({"secret_file": "/nonexistent/file"}, "keep one"),
+    ],
+)
 def test_wrong_settings_say_what_and_where(change, says):
     with pytest.raises(ConfigError) as caught:
         make(**change)
@@ -114,17 +118,42 @@ def test_names_are_unique():
         check_unique((receiver, receiver))
 
 
-@pytest.mark.parametrize(("address", "public"), [
-    ("8.8.8.8", True), ("2606:4700::1111", True), ("::ffff:8.8.8.8", True),
-    ("127.0.0.1", False), ("10.1.2.3", False), ("192.168.0.1", False), ("172.16.0.1", False),
-    ("169.254.169.254", False), ("100.100.100.200", False), ("168.63.129.16", False),
-    ("0.0.0.0", False), ("224.0.0.1", False), ("255.255.255.255", False), ("192.0.0.192", False),
-    ("::1", False), ("::", False), ("fe80::1", False), ("fe80::1%eth0", False), ("fc00::1", False),
-    ("fd00:ec2::254", False), ("ff02::1", False), ("::ffff:127.0.0.1", False),
-    ("::ffff:169.254.169.254", False), ("2002:7f00:1::", False), ("64:ff9b::a00:1", False),
-    ("2001:0:808:808::f7f7:f7f7", True), ("2001:0:808:808::f5ff:fffe", False),
-    ("fec0::1", False), ("64:ff9b:1::a00:1", False), ("2001:db8::1", False),
-    ("2002:808:808::1", True), ("64:ff9b::808:808", True),
-])
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("::ffff:8.8.8.8", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("192.168.0.1", False),
+        ("172.16.0.1", False),
+        ("169.254.169.254", False),
+        ("100.100.100.200", False),
+        ("168.63.129.16", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("192.0.0.192", False),
+        ("::1", False),
+        ("::", False),
+        ("fe80::1", False),
+        ("fe80::1%eth0", False),
+        ("fc00::1", False),
+        ("fd00:ec2::254", False),
+        ("ff02::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:169.254.169.254", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::a00:1", False),
+        ("2001:0:808:808::f7f7:f7f7", True),
+        ("2001:0:808:808::f5ff:fffe", False),
+        ("fec0::1", False),
+        ("64:ff9b:1::a00:1", False),
+        ("2001:db8::1", False),
+        ("2002:808:808::1", True),
+        ("64:ff9b::808:808", True),
+    ],
+)
 def test_public_addresses(address, public):
     assert is_public(ipaddress.ip_address(address)) is public
