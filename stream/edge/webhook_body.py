@@ -24,7 +24,11 @@ def body(webhook_type: str, timestamp_ms: int, data: Mapping[str, Any]) -> bytes
     Raises:
         ValueError: when it is too large all the same.
     """
-    whole = {"type": webhook_type, "timestamp": rfc3339(timestamp_ms), "data": dict(data)}
+    whole: dict[str, Any] = {
+        "type": webhook_type,
+        "timestamp": rfc3339(timestamp_ms),
+        "data": dict(data),
+    }
     encoded = orjson.dumps(whole)
     evidence = whole["data"].get("evidence")
     if len(encoded) >= MAX_BODY_BYTES and isinstance(evidence, list):
