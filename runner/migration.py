@@ -90,10 +90,10 @@ class Migration:
 class Facts:
     """The job as it stands now.
 
-    ``alive``: a process of it exists. ``on_device``: its (last) places touch the sick card.
+    ``alive``: a process of it exists. ``on_device``: its places touch the sick card.
     ``free_places``: where it could go now, None for nowhere. ``places``: where it runs.
-    ``progressed``: the present generation has reported a step, or (a job that never reports)
-    has lived long enough.
+    ``clean``: its last end was with exit code 0. ``progressed``: the present generation has
+    reported a step, or (a job that never reports) has lived long enough.
     """
 
     now_ms: int
@@ -104,6 +104,7 @@ class Facts:
     places: tuple[Place, ...]
     free_places: tuple[Place, ...] | None
     progressed: bool
+    clean: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,11 @@ def _with_job(m: Migration, facts: Facts, limits: Limits) -> tuple[Migration, Co
         return _place(m, facts, limits)
     if m.state is _M.CHECKPOINTING:
         if not facts.alive:
-            m = _add(m, "checkpoint", "done", now, "the job ended on request")
+            m = (
+                _add(m, "checkpoint", "done", now, "the job ended on request")
+                if facts.clean else
+                _add(m, "checkpoint", "failed", now, "no clean end; the last one is used")
+            )
             return replace(m, state=_M.STOPPING, deadline_ms=None), None
         if m.deadline_ms is not None and now >= m.deadline_ms:
             waited = limits.checkpoint_ms / 1000

@@ -14,16 +14,14 @@ from runner.edge import views
 from runner.edge.docs_page import PAGE
 from runner.edge.intake import BadBody
 from runner.edge.limits import Limits
-from runner.edge.schemas import (
+from runner.edge.messages import JobRequest, Notification, ReleaseRequest
+from runner.edge.replies import (
     AlertsReply,
     Health,
     JobOut,
-    JobRequest,
     MigrationOut,
     NodeOut,
-    Notification,
     PointOut,
-    ReleaseRequest,
     WebhookReply,
 )
 from runner.edge.secrets import Rejected, TokenCheck, WebhookVerifier

@@ -8,7 +8,6 @@ new generation before a process is made, and taken up from there by the next run
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,24 +16,21 @@ from typing import Final
 from runner import migration as plan
 from runner.edge.commands import launches
 from runner.edge.metrics import Metrics
-from runner.edge.store import Cordon, Store
+from runner.edge.store import Store
 from runner.edge.tail import read_progress
-from runner.job import ACTIVE, ENDED, MAX_FAILURES, Job, JobState, backoff_ms
-from runner.launchers.base import Exit, Launcher, Run
-from runner.migration import Command, Facts, Limits, Migration, MigrationState
-from runner.placement import NodeView, Place, choose
+from runner.ending import after_exit, kind_of
+from runner.fleet import Cordon, find_places, healthy_places, node_views, reserved_places
+from runner.job import ACTIVE, ENDED, Job, JobState
+from runner.launchers.base import Launcher, NotStarted, Run
+from runner.migration import Command, Facts, Limits, Migration
+from runner.placement import NodeView, Place
 from runner.progress import Point
 from runner.settings import RunnerSettings
 
 log = logging.getLogger("rigcanary.runner")
-DEFAULT_NODE: Final = "local"
-"""The one node of a runner that was told of none."""
 PROGRESS_FLUSH_MS: Final = 1000
 """Progress alone reaches the disk this often; every other change at once."""
 SHUTDOWN_POLL_SECONDS: Final = 0.05
-_RESERVING: Final = frozenset(
-    {MigrationState.CHECKPOINTING, MigrationState.STOPPING, MigrationState.STARTING}
-)
 
 
 class Engine:
@@ -97,19 +93,7 @@ class Engine:
     def nodes(self) -> list[NodeView]:
         """Every node that is known, with its cordons."""
         listed = {node.name: node.devices for node in self._settings.nodes}
-        for name in self.store.learned_nodes():
-            listed.setdefault(name, ())
-        if not listed:
-            listed[DEFAULT_NODE] = ()
-        closed = {c.node for c in self.cordons if c.device is None}
-        cards: dict[str, set[str]] = {}
-        for cordon in self.cordons:
-            if cordon.device is not None:
-                cards.setdefault(cordon.node, set()).add(cordon.device)
-        return [
-            NodeView(name, devices, name in closed, frozenset(cards.get(name, ())))
-            for name, devices in listed.items()
-        ]
+        return node_views(listed, self.store.learned_nodes(), self.cordons)
 
     def jobs_on(self, node: str, device: str | None) -> list[Job]:
         """The jobs that have a process on that card or node."""
@@ -122,7 +106,7 @@ class Engine:
         """Take a migration that was just stored into the rounds, or out of them when done."""
         if migration.done:
             self.migrations.pop(migration.id, None)
-            self._count(migration)
+            self.metrics.migration_ended(migration)
         else:
             self.migrations[migration.id] = migration
 
@@ -142,7 +126,7 @@ class Engine:
         for job in sorted(self.jobs.values(), key=lambda j: (j.created_ms, j.id)):
             if job.state is JobState.QUEUED and job.not_before_ms <= self.clock_ms():
                 self._start(job)
-        self._measure()
+        self.metrics.measure(self.jobs.values(), self.migrations.values(), self.cordons)
 
     def shutdown(self) -> None:
         """Ask every process for a checkpoint and wait, bounded, until all are gone.
@@ -186,50 +170,14 @@ class Engine:
             return
         job = self._read_progress(job, to_the_end=True)
         del self._runs[job.id]
-        job = self._ended(job, ended, now)
-        log.info("job %s (%s): %s", job.id, job.spec.name, job.state)
-        self._put(job)
-
-    def _ended(self, job: Job, exits: Sequence[Exit], now: int) -> Job:
-        bad = next((e for e in exits if e.returncode != 0), exits[0])
-        finished = all(e.returncode == 0 and not e.asked for e in exits)
-        stopping = job.state is JobState.STOPPING
-        self.metrics.job_ends.labels(
-            "finished" if finished else "asked" if stopping else "unplanned"
-        ).inc()
-        if finished:
-            return job.to(JobState.COMPLETED, ended_ms=now, exit_code=0, error=None)
-        if stopping and job.cancelled:
-            return job.to(JobState.CANCELLED, ended_ms=now, exit_code=bad.returncode)
-        if stopping and bad.error is None:
-            return job.to(JobState.QUEUED, places=(), error=None)
-        failures = job.failures + 1
-        error = self._explain(job, bad)
-        log.warning("job %s (%s): %s", job.id, job.spec.name, error)
-        if not stopping and (bad.error is not None or failures >= MAX_FAILURES):
-            return job.to(
-                JobState.FAILED, ended_ms=now, failures=failures, error=error,
-                exit_code=bad.returncode,
-            )
-        wait = backoff_ms(failures, self._random.random())
-        return job.to(
-            JobState.QUEUED, places=(), failures=failures, error=error,
-            exit_code=bad.returncode, not_before_ms=now + wait,
+        self.metrics.job_ends.labels(kind_of(job, ended)).inc()
+        job = after_exit(
+            job, ended, now, jitter=self._random.random(),
+            last_output=self._launcher.log_tail(self.job_dir(job.id), 0),
         )
-
-    def _explain(self, job: Job, end: Exit) -> str:
-        if end.error is not None:
-            return end.error
-        if end.returncode is None:
-            how = "ended unseen"
-        elif end.returncode < 0:
-            how = f"was ended by signal {-end.returncode}"
-        elif end.returncode == 0:
-            how = "was asked to end by somebody else"
-        else:
-            how = f"ended with exit code {end.returncode}"
-        last = self._launcher.log_tail(self.job_dir(job.id), 0)
-        return f"the process {how}; its last output: {last}" if last else f"the process {how}"
+        log.info("job %s (%s): %s%s", job.id, job.spec.name, job.state,
+                 f": {job.error}" if job.error else "")
+        self._put(job)
 
     def _read_progress(self, job: Job, *, to_the_end: bool = False) -> Job:
         points, offset, bad = read_progress(job, self.job_dir(job.id), self.clock_ms(), to_the_end)
@@ -271,33 +219,20 @@ class Engine:
 
     def _facts(self, migration: Migration, job: Job, now: int) -> Facts:
         alive = any(run.poll() is None for run in self._runs.get(job.id, []))
-        healthy = [
-            str(p) for p in job.places if not p.touches(migration.node, migration.device)
-        ]
         return Facts(
             now_ms=now, job_state=job.state, alive=alive,
             on_device=job.sits_on(migration.node, migration.device),
             generation=job.generation, places=job.places,
-            free_places=self._find_places(job, healthy),
+            free_places=self._find_places(job, healthy_places(job, migration)),
+            clean=job.exit_code == 0,
             progressed=job.going(now, self._settle_ms()),
         )
 
     def _find_places(self, job: Job, first: Sequence[str]) -> tuple[Place, ...] | None:
-        taken = [p for j in self.jobs.values() if j.id != job.id for p in j.places]
-        for other in self.migrations.values():
-            if other.job != job.id and other.state in _RESERVING:
-                taken.extend(other.to_places)
-        return choose(
-            self.nodes(), job.spec.world_size, taken=taken, only_nodes=job.spec.nodes,
-            only_devices=job.spec.devices, prefer=[*first, *job.spec.prefer],
-        )
+        return find_places(job, self.nodes(), self.jobs.values(), self.migrations.values(), first)
 
     def _start(self, job: Job) -> None:
-        reserved = [
-            str(p) for m in self.migrations.values()
-            if m.job == job.id for p in m.to_places
-        ]
-        places = self._find_places(job, reserved)
+        places = self._find_places(job, reserved_places(job, self.migrations.values()))
         if places is None:
             waiting = "no free place: every card it may use is taken or cordoned"
             if job.error != waiting:
@@ -308,6 +243,7 @@ class Engine:
         job = job.to(
             JobState.STARTING, places=places, generation=job.generation + 1, progress_offset=0,
             started_ms=job.started_ms or now, launched_ms=now, error=None,
+            exit_code=None,
         )
         self._put(job)
         self._flush()
@@ -322,7 +258,7 @@ class Engine:
                 log.warning("job %s: cannot start a process: %s", job.id, error)
                 for run in runs:
                     run.kill()
-                runs.append(_NotStarted(f"cannot start a process: {error}"))
+                runs.append(NotStarted(f"cannot start a process: {error}"))
                 break
         self._runs[job.id] = runs
 
@@ -355,34 +291,3 @@ class Engine:
             del self.jobs[job.id]
         for migration in [m for m in self.migrations.values() if m.done]:
             self.adopt(migration)
-
-    def _count(self, migration: Migration) -> None:
-        self.metrics.migrations.labels(migration.cause, migration.state).inc()
-        if migration.job and migration.completed_ms is not None:
-            seconds = max(migration.completed_ms - migration.requested_ms, 0) / 1000
-            self.metrics.migration_seconds.observe(seconds)
-
-    def _measure(self) -> None:
-        jobs = Counter(job.state for job in self.jobs.values())
-        for state in JobState:
-            self.metrics.jobs.labels(state).set(jobs[state])
-        open_ones = Counter(m.state for m in self.migrations.values())
-        for migration_state in MigrationState:
-            self.metrics.migrations_open.labels(migration_state).set(open_ones[migration_state])
-        self.metrics.cordons.set(len({(c.node, c.device) for c in self.cordons}))
-
-
-class _NotStarted:
-    """Stands for a process that the machine refused to make."""
-
-    def __init__(self, error: str) -> None:
-        self._exit = Exit(None, asked=False, error=error)
-
-    def poll(self) -> Exit:
-        return self._exit
-
-    def stop(self) -> None:
-        """Nothing runs."""
-
-    def kill(self) -> None:
-        """Nothing runs."""

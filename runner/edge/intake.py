@@ -14,17 +14,16 @@ from pydantic import BaseModel, ValidationError
 from runner import migration as plan
 from runner.alerts import find_target
 from runner.edge.engine import Engine
-from runner.edge.schemas import (
+from runner.edge.messages import (
     Alert,
-    AlertReply,
     MigrationRequested,
     MigrationWithdrawn,
     Notification,
     Subject,
     WebhookBody,
-    WebhookReply,
 )
-from runner.edge.store import Cordon
+from runner.edge.replies import AlertReply, WebhookReply
+from runner.fleet import Cordon
 from runner.job import Job
 from runner.migration import Migration, MigrationState
 from runner.placement import Place

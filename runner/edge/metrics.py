@@ -1,5 +1,7 @@
 """The runner's Prometheus metrics, in a registry of their own. Every label has a closed set."""
 
+from collections import Counter as TallyOf
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -7,8 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from runner.job import JobState
-from runner.migration import MigrationState
+from runner.fleet import Cordon
+from runner.job import Job, JobState
+from runner.migration import DONE, Migration, MigrationState
 
 MIGRATION_SECONDS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
@@ -59,10 +62,27 @@ class Metrics:
         Gauge(
             "rigcanary_build_info", "The version that runs.", ["version", "process"], registry=r
         ).labels(number, "runner").set(1)
+        self.measure((), (), ())
+
+    def measure(
+        self, jobs: Iterable[Job], migrations: Iterable[Migration], cordons: Iterable[Cordon]
+    ) -> None:
+        """Set the gauges."""
+        in_state = TallyOf(job.state for job in jobs)
         for state in JobState:
-            self.jobs.labels(state)
+            self.jobs.labels(state).set(in_state[state])
+        under_way = TallyOf(m.state for m in migrations)
         for migration_state in MigrationState:
-            self.migrations_open.labels(migration_state)
+            if migration_state not in DONE:
+                self.migrations_open.labels(migration_state).set(under_way[migration_state])
+        self.cordons.set(len({(c.node, c.device) for c in cordons}))
+
+    def migration_ended(self, migration: Migration) -> None:
+        """Count one that is done."""
+        self.migrations.labels(migration.cause, migration.state).inc()
+        if migration.job and migration.completed_ms is not None:
+            seconds = max(migration.completed_ms - migration.requested_ms, 0) / 1000
+            self.migration_seconds.observe(seconds)
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -8,12 +8,12 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from contract.errors import RigcanaryError
 from runner.edge import records
+from runner.fleet import Cordon
 from runner.job import ENDED, Job
 from runner.migration import DONE, Migration
 from runner.progress import Point, thin
@@ -48,17 +48,6 @@ MAX_POINTS: Final = 4000
 KEEP_WEBHOOK_IDS_MS: Final = 3 * 86_400_000
 """Longer than a sender retries (24 hours, contracts section 6)."""
 KEEP_ALERTS_MS: Final = 30 * 86_400_000
-
-
-@dataclass(frozen=True)
-class Cordon:
-    """Why a card (``device`` None: a node) is closed. ``source`` names who closed it."""
-
-    node: str
-    device: str | None
-    source: str
-    reason: str
-    since_ms: int
 
 
 class Store:

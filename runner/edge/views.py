@@ -1,7 +1,7 @@
 """What the HTTP interface reads; runs in the engine's thread."""
 
 from runner.edge.engine import Engine
-from runner.edge.schemas import CardOut, NodeOut
+from runner.edge.replies import CardOut, NodeOut
 from runner.job import ACTIVE, Job
 from runner.migration import Migration
 

@@ -68,3 +68,20 @@ class Launcher(Protocol):
 
     def log_tail(self, job_dir: Path, rank: int) -> str:
         """The last lines that the process wrote, for the message about its end."""
+
+
+class NotStarted:
+    """Stands for a process that the machine refused to make."""
+
+    def __init__(self, error: str) -> None:
+        self._exit = Exit(None, asked=False, error=error)
+
+    def poll(self) -> Exit:
+        """The refusal."""
+        return self._exit
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def kill(self) -> None:
+        """Nothing runs."""
