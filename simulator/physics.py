@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.effects import Effects
 from simulator.population import CardConstants, RigConstants
-from simulator.streams import F64, Bool, Int
+from simulator.streams import F64, Bool, Int, clamp
 
 _STEP_SECONDS: Final = 10.0
 _MEMORY_SECONDS: Final = 600.0  # older than this nothing is felt any more
@@ -84,7 +84,7 @@ class Machine:
         c = self._card
         die_share, memory_share, fan_share, air_share = self._decay(seconds)
         celsius_D = self.sink_D + self.die_over_sink_D
-        throttle_D = np.clip(1.0 - 0.06 * (celsius_D - c.throttle_celsius_D), 0.25, 1.0)
+        throttle_D = clamp(1.0 - 0.06 * (celsius_D - c.throttle_celsius_D), 0.25, 1.0)
         self.load_D = work_D * throttle_D
         power_D = c.idle_watts_D + (c.limit_watts_D - c.idle_watts_D) * self.load_D
         power_D *= 1.0 + c.leakage_D * (celsius_D - 60.0)
@@ -96,7 +96,7 @@ class Machine:
         inlet_D = room_D + self.air_N[self.node_D] * c.air_share_D
 
         self._turn_fans(fan_share, fx, celsius_D, alive_D)
-        open_D = 1.0 - np.clip(c.dust_D + fx["blockage"], 0.0, 0.93)
+        open_D = 1.0 - clamp(c.dust_D + fx["blockage"], 0.0, 0.93)
         flow_D = (c.chassis_flow_D + self.rpm_D / c.rpm_max_D) * open_D
         thickness_D = 0.25 + 0.75 * np.maximum(flow_D, 0.03) ** _FLOW_EXPONENT
         sink_goal_D = inlet_D + self.power_D * c.sink_resistance_D * thickness_D
@@ -113,7 +113,7 @@ class Machine:
         c = self._card
         over_D = celsius_D - c.duty_from_D
         goal_D = c.duty_low_D + np.maximum(over_D, 0.0) * c.duty_slope_D + fx["duty_offset"]
-        goal_D = np.clip(goal_D, 0.15, 1.0)
+        goal_D = clamp(goal_D, 0.15, 1.0)
         # Four degrees of hysteresis either way, as makers do for fans that stop when cool.
         resting_D = c.zero_rpm_D & (over_D < np.where(self.duty_D < 0.02, 4.0, -4.0))
         goal_D = np.where(resting_D | c.passive_D | ~alive_D, 0.0, goal_D)

@@ -9,7 +9,7 @@ from contract.signals import SIGNAL_NAMES
 from simulator.effects import Effects
 from simulator.physics import Machine
 from simulator.population import CardConstants, RigConstants
-from simulator.streams import F32, F64, Int
+from simulator.streams import F64, Int, clamp
 
 ROW: Final[dict[str, int]] = {name: i for i, name in enumerate(SIGNAL_NAMES)}
 NORMALS: Final = 12
@@ -34,12 +34,12 @@ class Counters:
     uncorrected_D: F64
 
 
-def poisson(mean_D: F64, u_D: F32, z_D: F32) -> F64:
+def poisson(mean_D: F64, u_D: F64, z_D: F64) -> F64:
     """Poisson numbers [D] by inversion of ``u_D``; a normal of ``z_D`` above a mean of 12."""
     counts_D = np.zeros_like(mean_D)
     candidates = np.nonzero(u_D > 1.0 - mean_D)[0]  # 1 − e^−m ≤ m: all others are 0
     if candidates.size:
-        mean, u = mean_D[candidates], u_D[candidates].astype(np.float64)
+        mean, u = mean_D[candidates], u_D[candidates]
         term = np.exp(-mean)
         below, number = term.copy(), np.zeros_like(mean)
         for k in range(1, 41):
@@ -61,7 +61,7 @@ def resolution(cards: CardConstants) -> F64:
 
 
 def count_errors(counters: Counters, seconds: float, cards: CardConstants, fx: Effects,
-                 z_KD: F32, u_UD: F32) -> None:
+                 z_KD: F64, u_UD: F64) -> None:
     """Add the ECC events of the last ``seconds``."""
     hours = seconds / 3600.0
     mean_D = (cards.corrected_per_hour_D + fx["corrected_per_hour"]) * hours
@@ -75,7 +75,7 @@ def count_errors(counters: Counters, seconds: float, cards: CardConstants, fx: E
 
 def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64, fx: Effects,
          utilization_D: F64, jitter_D: F64, counters: Counters, first_D: Int,
-         z_KD: F32) -> F64:
+         z_KD: F64) -> F64:
     """What the sensors say before gaps and glitches, in full resolution [S, D].
 
     ``first_D`` is the first card of each card's rig: what the rig has once shares its noise.
@@ -119,7 +119,7 @@ def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64
     unrest_D = 1.0 + (0.012 + fx["power_unrest"]) * z_KD[7]
     out_SD[ROW["power_watts"]] = np.maximum(m.power_D * unrest_D, 0.0)
     busy_D = utilization_D + jitter_D * z_KD[8]
-    out_SD[ROW["utilization_ratio"]] = np.where(utilization_D > 0, np.clip(busy_D, 0, 1), 0.0)
+    out_SD[ROW["utilization_ratio"]] = np.where(utilization_D > 0, clamp(busy_D, 0, 1), 0.0)
     lost_D = np.minimum(np.rint(fx["lanes_lost"]), 4.0)
     out_SD[ROW["pcie_link_width"]] = np.maximum(np.floor(c.lanes_D * 0.5**lost_D), 1.0)
     out_SD[ROW["pcie_link_width_max"]] = 16.0

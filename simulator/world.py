@@ -28,7 +28,7 @@ from simulator.sensors import (
     resolution,
 )
 from simulator.story import Failure, Story
-from simulator.streams import F32, F64, Bool, Int, Noise, generator, uniforms
+from simulator.streams import F64, Bool, Int, Noise, generator, uniforms
 
 OK: Final = STATES.index("ok")
 LOST: Final = STATES.index("lost")
@@ -210,13 +210,13 @@ class World:
                     values_SD[row, cards] = np.clip(nonsense, SIGNALS[row].low, SIGNALS[row].high)
 
     def _gaps(self, at_seconds: float, seconds: float, alive_D: Bool, values_SD: F64,
-              u_UD: F32) -> Sample:
+              u_UD: F64) -> Sample:
         """Take away what is not read, not sent or not there any more."""
         fx, node_D = self._fx, self._machine.node_D
         chance_D = -np.expm1(fx["hangs_per_hour"] * (-min(seconds, 60.0) / 3600.0))
         begins_D = (u_UD[0] < chance_D) & (self._hang_until_D <= at_seconds)
         if begins_D.any():
-            length_D = -np.log1p(-u_UD[1].astype(np.float64)) * fx["hang_seconds"]
+            length_D = -np.log1p(-u_UD[1]) * fx["hang_seconds"]
             until_D = at_seconds + np.clip(length_D, 1.0, 300.0)
             self._hang_until_D = np.where(begins_D, until_D, self._hang_until_D)
         hanging_D = (self._hang_until_D > at_seconds) & alive_D

@@ -101,7 +101,7 @@ def test_a_data_set_is_not_overwritten_unasked(tmp_path):
     with pytest.raises(ConfigError, match="already holds a data set"):
         write_fleet(spec, tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    shares = []
+    shares: list[float] = []
     write_fleet(spec, tmp_path, force=True, progress=shares.append)
     assert (tmp_path / "notes.txt").exists()
     assert shares[-1] == pytest.approx(1.0)

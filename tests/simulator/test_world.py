@@ -150,7 +150,7 @@ def test_worn_out_supply_takes_the_whole_rig():
     story = fleet_story(FleetSpec(rigs=8, cards=4, days=1, seed=2, failure_share=0.5,
                                   kinds=("psu_sag",)))
     assert story.failures
-    by_node = {}
+    by_node: dict[str, set[float]] = {}
     for failure in story.failures:
         by_node.setdefault(failure.node, set()).add(failure.failed_at_seconds)
     assert all(len(times) == 1 for times in by_node.values())
@@ -184,8 +184,7 @@ def test_impossible_fleets_are_refused(change):
 def test_poisson_has_the_mean_and_variance_of_one(mean, seed):
     rng = np.random.default_rng(seed)
     n = 4000
-    drawn = poisson(np.full(n, mean), rng.random(n, dtype=np.float32),
-                    rng.standard_normal(n, dtype=np.float32))
+    drawn = poisson(np.full(n, mean), rng.random(n), rng.standard_normal(n))
     assert (drawn >= 0).all()
     assert (drawn == np.rint(drawn)).all()
     error = 6 * np.sqrt(mean / n) + 0.02 * mean
