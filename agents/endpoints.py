@@ -1,6 +1,7 @@
 """What people type: ``HOST:PORT`` and points in time."""
 
 from datetime import UTC, datetime
+from math import isfinite
 
 from contract.errors import ConfigError
 
@@ -32,7 +33,9 @@ def unix_seconds(text: str, option: str) -> float:
         ConfigError: naming ``option``.
     """
     try:
-        return float(text)
+        seconds = float(text)
+        if isfinite(seconds):
+            return seconds
     except ValueError:
         pass
     try:
@@ -42,3 +45,20 @@ def unix_seconds(text: str, option: str) -> float:
             f"{option} {text!r} is neither Unix seconds nor a time like 2026-01-31T12:00:00Z"
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def speed_of(text: str) -> float | None:
+    """A replay's speed: data seconds a wall second, None for ``0`` or ``max``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text.strip().lower() == "max":
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed < 1e9:
+        raise ConfigError(f"--speed {text!r} is not a number of 0 or more, nor max")
+    return speed or None

@@ -103,12 +103,15 @@ _FIRST = ("device", "index", "vendor", "model", "serial", "driver", "state")
 def in_order(reading: DeviceReading) -> dict[str, Any]:
     """``reading`` with every sensor of the vocabulary, null where it has none, in fixed order.
 
-    A ``lost`` or ``unknown`` device carries its identity and state only.
+    A ``lost`` or ``unknown`` device carries its identity, its state, and a sensor only where
+    there is a value for it all the same.
     """
     out: dict[str, Any] = {key: reading[key] for key in _FIRST if key in reading}
-    if reading.get("state") not in ("lost", "unknown"):
-        for name in SIGNAL_NAMES:
-            out[name] = reading.get(name)
-        if reading.get("methods"):
-            out["methods"] = reading["methods"]
+    absent = reading.get("state") in ("lost", "unknown")
+    for name in SIGNAL_NAMES:
+        value = reading.get(name)
+        if value is not None or not absent:
+            out[name] = value
+    if reading.get("methods"):
+        out["methods"] = reading["methods"]
     return out

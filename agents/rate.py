@@ -1,20 +1,23 @@
 """dT/dt of a device, from the agent's own clock."""
 
-GAP_INTERVALS = 2.5
-"""No rate is formed across a pause longer than this many intervals: two lost ticks and more."""
+from typing import Final
+
+GAP_SECONDS: Final = 60.0
+GAP_INTERVALS: Final = 2.5
+"""No rate is formed across a pause longer than both of these: it would say nothing of now."""
 
 
 class TemperatureRate:
     """Difference quotient of one device's temperature.
 
     A rate is None for the first sample, without a temperature, when time did not advance, and
-    after a gap of more than ``GAP_INTERVALS`` intervals between two samples with a temperature.
+    after a gap (60 s, or 2.5 intervals where that is more) between two temperatures.
     """
 
     __slots__ = ("_celsius", "_max_gap", "_seconds")
 
     def __init__(self, interval_seconds: float) -> None:
-        self._max_gap = GAP_INTERVALS * interval_seconds
+        self._max_gap = max(GAP_SECONDS, GAP_INTERVALS * interval_seconds)
         self._celsius: float | None = None
         self._seconds = 0.0
 
@@ -28,3 +31,7 @@ class TemperatureRate:
         if before is None or not 0 < elapsed <= self._max_gap:
             return None
         return (celsius - before) / elapsed
+
+    def forget(self) -> None:
+        """Begin anew: the device was lost, and what comes back is not what was there."""
+        self._celsius = None

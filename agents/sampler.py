@@ -3,11 +3,11 @@
 Takes time as a value and touches the world only through its sources.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from agents.changes import DeviceChanges
 from agents.messages import Envelope, in_order
 from agents.rate import TemperatureRate
 from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed, Source
@@ -31,10 +31,8 @@ class Tick:
 @dataclass(slots=True)
 class _Device:
     rate: TemperatureRate
+    changes: DeviceChanges
     identity: DeviceReading
-    state: str = "ok"
-    ecc_uncorrected: float | None = None
-    width_is_low: bool = False
 
 
 @dataclass(slots=True)
@@ -124,15 +122,15 @@ class Sampler:
         device = self._devices.get(name)
         if device is None:
             identity = {key: reading[key] for key in _IDENTITY if key in reading}
-            device = self._devices[name] = _Device(TemperatureRate(self._interval), identity)
+            device = self._devices[name] = _Device(
+                TemperatureRate(self._interval), DeviceChanges(), identity
+            )
+        if reading["state"] == "lost":
+            device.rate.forget()
         reading["temperature_rate_celsius_per_second"] = device.rate.update(
             reading.get("temperature_celsius"), now.monotonic
         )
-        found = [
-            *_state_event(device, reading),
-            *_ecc_event(device, reading),
-            *_width_event(device, reading),
-        ]
+        found = device.changes.observe(reading)
         return [self._envelope.event(now.ts, name, type_, text) for type_, text in found]
 
 
@@ -145,44 +143,3 @@ def _merge(into: dict[str, DeviceReading], reading: DeviceReading) -> None:
             known["methods"] = {**value, **(known.get("methods") or {})}
         elif known.get(key) is None:
             known[key] = value
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _state_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
-    before, state = device.state, str(reading["state"])
-    if state in ("unknown", before):
-        return
-    device.state = state
-    if state == "lost":
-        yield "device_lost", "the driver lost the device, or it vanished"
-    elif state == "unresponsive":
-        yield "device_unresponsive", "a read of the device did not return in time"
-    elif state == "ok":
-        yield "device_returned", f"the device answers again after being {before}"
-
-
-def _ecc_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
-    count = _number(reading.get("ecc_uncorrected_total"))
-    if count is None:
-        return
-    before, device.ecc_uncorrected = device.ecc_uncorrected, count
-    # A lower count is a reset by a driver reload; what it holds already is not known to be new.
-    if before is not None and count > before:
-        text = f"{count - before:.0f} more uncorrected memory errors, {count:.0f} in all"
-        yield "ecc_uncorrected", text
-
-
-def _width_event(device: _Device, reading: DeviceReading) -> Iterable[tuple[str, str]]:
-    width = _number(reading.get("pcie_link_width"))
-    possible = _number(reading.get("pcie_link_width_max"))
-    if not width or not possible:
-        return
-    low = width < possible
-    if low and not device.width_is_low:
-        yield "pcie_width_low", f"PCIe link runs on {width:.0f} of {possible:.0f} lanes"
-    device.width_is_low = low

@@ -6,10 +6,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.enums import CallbackAPIVersion
 
 from agents.settings import MqttSettings
 from contract.errors import ConfigError, RigcanaryError
@@ -23,11 +23,21 @@ STABLE_SECONDS = 30.0
 one client id, which take the connection from each other, must not do so every second."""
 
 
+class _Sent(NamedTuple):
+    """What the acknowledgement of a message gives back and counts."""
+
+    slot: bool
+    messages: int
+    samples: int
+
+
 class Connection:
     """Sends QoS 1 messages, at most ``max_inflight`` of them unacknowledged.
 
     Says ``online`` (retained) at every connect and leaves ``offline`` as its will. Reconnects for
-    ever, after an exponential back-off with full jitter. ``acknowledged`` counts PUBACKs.
+    ever, after an exponential back-off with full jitter. ``acknowledged`` counts the messages whose
+    PUBACK came (status not included), ``acknowledged_telemetry`` those of them with samples, and
+    ``acknowledged_samples`` the samples.
     """
 
     def __init__(
@@ -44,12 +54,16 @@ class Connection:
         self._online = online
         self._offline = offline
         self._slots = threading.Semaphore(settings.max_inflight)
-        self._online_mids: set[int] = set()
+        self._flight: dict[int, _Sent] = {}
+        self._early: set[int] = set()
+        self._flight_lock = threading.Lock()
         self._connected_at: float | None = None
         self._failures = 0
-        self._trouble: str | None = None
+        self.trouble: str | None = None
         self.connected = threading.Event()
         self.acknowledged = 0
+        self.acknowledged_telemetry = 0
+        self.acknowledged_samples = 0
         self._client = self._build()
 
     def _build(self) -> paho.Client:
@@ -91,12 +105,18 @@ class Connection:
         self._client.loop_start()
 
     def send(
-        self, topic: str, payload: bytes, timeout: float | None = None, retain: bool = False
+        self,
+        topic: str,
+        payload: bytes,
+        timeout: float | None = None,
+        retain: bool = False,
+        samples: int = 0,
     ) -> bool:
         """Hand a message over; waits while ``max_inflight`` are unacknowledged.
 
         Returns False when ``timeout`` seconds passed first; the message is then not taken. What
         was taken is sent again after a reconnect until it is acknowledged (at least once).
+        ``samples`` is how many readings it holds, for the counters.
 
         Raises:
             RigcanaryError: the client refuses the message itself.
@@ -110,9 +130,7 @@ class Connection:
             raise RigcanaryError(
                 f"MQTT cannot carry a message of {len(payload)} bytes: {error}"
             ) from error
-        if info.rc not in (MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_NO_CONN):
-            self._slots.release()
-            raise RigcanaryError(f"MQTT client refused a message: {paho.error_string(info.rc)}")
+        self._track(info.mid, _Sent(slot=True, messages=0 if retain else 1, samples=samples))
         return True
 
     def drain(self, timeout: float) -> bool:
@@ -162,13 +180,13 @@ class Connection:
     def _say(self, trouble: str | None) -> None:
         """Log a change between trouble and none, once."""
         where = f"{self._settings.host}:{self._settings.port}"
-        if trouble is not None and trouble != self._trouble:
+        if trouble is not None and trouble != self.trouble:
             log.warning("MQTT broker %s as %s: %s; trying again", where, self._client_id, trouble)
-        elif trouble is None and self._trouble is not None:
+        elif trouble is None and self.trouble is not None:
             log.warning("MQTT broker %s as %s: connected again", where, self._client_id)
         elif trouble is None:
             log.info("MQTT broker %s as %s: connected", where, self._client_id)
-        self._trouble = trouble
+        self.trouble = trouble
 
     def _on_connect(
         self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
@@ -181,7 +199,7 @@ class Connection:
         self._say(None)
         self._connected_at = time.monotonic()
         info = client.publish(self._status_topic, self._online(), qos=1, retain=True)
-        self._online_mids.add(info.mid)
+        self._track(info.mid, _Sent(slot=False, messages=0, samples=0))
         self.connected.set()
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
@@ -204,8 +222,29 @@ class Connection:
     def _on_publish(
         self, _client: paho.Client, _data: Any, mid: int, _reason: Any, _properties: Any
     ) -> None:
-        if mid in self._online_mids:
-            self._online_mids.discard(mid)
-            return
-        self.acknowledged += 1
-        self._slots.release()
+        # Called with paho's own lock held: only a lock under which paho is never called is safe.
+        with self._flight_lock:
+            sent = self._flight.pop(mid, None)
+            if sent is None:
+                self._early.add(mid)
+        if sent is not None:
+            self._count(sent)
+
+    def _track(self, mid: int, sent: _Sent) -> None:
+        with self._flight_lock:
+            early = mid in self._early
+            if early:
+                # The acknowledgement overtook the return of publish().
+                self._early.discard(mid)
+            else:
+                self._flight[mid] = sent
+        if early:
+            self._count(sent)
+
+    def _count(self, sent: _Sent) -> None:
+        with self._flight_lock:
+            self.acknowledged += sent.messages
+            self.acknowledged_telemetry += 1 if sent.samples else 0
+            self.acknowledged_samples += sent.samples
+        if sent.slot:
+            self._slots.release()

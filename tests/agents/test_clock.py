@@ -130,7 +130,7 @@ def test_waiting_ends_when_told_to_stop() -> None:
 
 def test_rate_is_none_at_first_after_a_gap_and_without_a_temperature() -> None:
     rate = TemperatureRate(5.0)
-    samples = [(60.0, 0.0), (61.0, 5.0), (None, 10.0), (63.0, 15.0), (70.0, 28.0), (70.0, 28.0)]
+    samples = [(60.0, 0.0), (61.0, 5.0), (None, 10.0), (63.0, 15.0), (70.0, 75.1), (70.0, 75.1)]
     assert [rate.update(c, t) for c, t in samples] == [None, 0.2, None, 0.2, None, None]
 
 
