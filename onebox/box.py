@@ -107,8 +107,11 @@ class OneBox:
     def endpoints(self) -> dict[str, str]:
         """What ``serve`` prints when it is ready (contracts section 5)."""
         return {
-            "mqtt": self.mqtt.address, "kafka": self.kafka.address, "runner": self.runner_url,
-            "web": self.web_url, "token_file": str(self.token_file.resolve()),
+            "mqtt": self.mqtt.address,
+            "kafka": self.kafka.address,
+            "runner": self.runner_url,
+            "web": self.web_url,
+            "token_file": str(self.token_file.resolve()),
         }
 
     async def start(self) -> None:
@@ -124,9 +127,7 @@ class OneBox:
             self._start_kafka(),
             self.supervisor.start(self._runner()),
         )
-        await together(
-            self.supervisor.start(self._worker()), self.supervisor.start(self._bridge())
-        )
+        await together(self.supervisor.start(self._worker()), self.supervisor.start(self._bridge()))
 
     def _take_state(self) -> None:
         state = self.settings.state
@@ -153,8 +154,12 @@ class OneBox:
         self._started_kafka = time.monotonic()
         await create_topics(self.kafka.address, ALL_TOPICS)
         self._journal = Journal(
-            store, self.kafka.address, changelogs=CHANGELOGS, inputs=PASSED_BETWEEN,
-            group=WORKER_APP, partitions=PARTITIONS,
+            store,
+            self.kafka.address,
+            changelogs=CHANGELOGS,
+            inputs=PASSED_BETWEEN,
+            group=WORKER_APP,
+            partitions=PARTITIONS,
         )
         tables, carried = await self._journal.restore()
         if tables or carried:
@@ -163,45 +168,80 @@ class OneBox:
 
     def _runner(self) -> ChildSpec:
         state = self.settings.state
-        config = toml.write(state / "runner.toml", {
-            "checkpoint_grace_seconds": self.settings.checkpoint_grace_seconds,
-            "nodes": [
-                {"name": name, "devices": list(devices)}
-                for name, devices in self.settings.runner_nodes.items()
-            ],
-        })
+        config = toml.write(
+            state / "runner.toml",
+            {
+                "checkpoint_grace_seconds": self.settings.checkpoint_grace_seconds,
+                "nodes": [
+                    {"name": name, "devices": list(devices)}
+                    for name, devices in self.settings.runner_nodes.items()
+                ],
+            },
+        )
         return ChildSpec(
-            name="runner", restart=True, ready=lambda: self._answers(f"{self.runner_url}/healthz"),
+            name="runner",
+            restart=True,
+            ready=lambda: self._answers(f"{self.runner_url}/healthz"),
             argv=rigcanary_argv(
-                "runner", "--port", str(self.settings.ports.runner), "--state",
-                str(state / "runner"), "--config", str(config),
+                "runner",
+                "--port",
+                str(self.settings.ports.runner),
+                "--state",
+                str(state / "runner"),
+                "--config",
+                str(config),
             ),
             stop_seconds=self.settings.checkpoint_grace_seconds + 4,
         )
 
     def _worker(self) -> ChildSpec:
         state = self.settings.state
-        receivers: list[dict[str, Any]] = [{
-            "name": "runner", "url": f"{self.runner_url}/v1/webhooks", "allow_private": True,
-            "secret_file": str((state / "runner" / "webhook-secret").resolve()),
-        }]
+        receivers: list[dict[str, Any]] = [
+            {
+                "name": "runner",
+                "url": f"{self.runner_url}/v1/webhooks",
+                "allow_private": True,
+                "secret_file": str((state / "runner" / "webhook-secret").resolve()),
+            }
+        ]
         if self.settings.webhook is not None and self.settings.webhook_secret is not None:
             secret_file = state / "webhook-secret"
             toml.write_private(secret_file, self.settings.webhook_secret + "\n")
-            receivers.append({
-                "name": "webhook", "url": self.settings.webhook, "allow_private": True,
-                "secret_file": str(secret_file.resolve()),
-            })
-        config = toml.write(state / "worker.toml", {
-            "model": self.settings.model, "partitions": PARTITIONS, "instance": "onebox",
-            "app_id": WORKER_APP, "receivers": receivers,
-        })
+            receivers.append(
+                {
+                    "name": "webhook",
+                    "url": self.settings.webhook,
+                    "allow_private": True,
+                    "secret_file": str(secret_file.resolve()),
+                }
+            )
+        config = toml.write(
+            state / "worker.toml",
+            {
+                "model": self.settings.model,
+                "partitions": PARTITIONS,
+                "instance": "onebox",
+                "app_id": WORKER_APP,
+                "receivers": receivers,
+            },
+        )
         return ChildSpec(
-            name="worker", restart=True, ready=self._worker_is_ready, ready_seconds=120,
+            name="worker",
+            restart=True,
+            ready=self._worker_is_ready,
+            ready_seconds=120,
             argv=rigcanary_argv(
-                "worker", "--kafka", self.kafka.address, "--profile", "embedded", "--state",
-                str(state / "worker"), "--web-port", str(self.settings.ports.web),
-                "--config", str(config),
+                "worker",
+                "--kafka",
+                self.kafka.address,
+                "--profile",
+                "embedded",
+                "--state",
+                str(state / "worker"),
+                "--web-port",
+                str(self.settings.ports.web),
+                "--config",
+                str(config),
             ),
             stop_seconds=20,  # it stores the open minutes first
         )
@@ -219,11 +259,21 @@ class OneBox:
         port = free_port({used.mqtt, used.kafka, used.runner, used.web, used.mqtt_v5 or 0})
         metrics = f"http://{HOST}:{port}/metrics"
         return ChildSpec(
-            name="bridge", restart=True, ready=lambda: self._bridge_is_ready(metrics),
+            name="bridge",
+            restart=True,
+            ready=lambda: self._bridge_is_ready(metrics),
             argv=rigcanary_argv(
-                "bridge", "--mqtt", self.mqtt.address, "--kafka", self.kafka.address,
-                "--profile", "embedded", "--client-id", "rigcanary-onebox-bridge",
-                "--metrics-port", str(port),
+                "bridge",
+                "--mqtt",
+                self.mqtt.address,
+                "--kafka",
+                self.kafka.address,
+                "--profile",
+                "embedded",
+                "--client-id",
+                "rigcanary-onebox-bridge",
+                "--metrics-port",
+                str(port),
             ),
         )
 
@@ -280,13 +330,12 @@ class OneBox:
         await self._stop_journal()
         await self.supervisor.stop(["kafka"])
         await self._start_kafka()
-        await together(
-            self.supervisor.start(self._worker()), self.supervisor.start(self._bridge())
-        )
+        await together(self.supervisor.start(self._worker()), self.supervisor.start(self._bridge()))
         self.renewals += 1
         log.info(
             "started the embedded Kafka afresh in %.1f s (it held %.0f MB)",
-            time.monotonic() - began, used,
+            time.monotonic() - began,
+            used,
         )
 
     async def _keep(self) -> None:

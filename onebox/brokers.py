@@ -62,7 +62,7 @@ class EmbeddedMqtt:
         for version, port in ((4, self.port), (5, self.port_v5)):
             if port is not None:
                 text += (
-                    f"[v{version}.1]\nname = \"v{version}\"\nlisten = \"{HOST}:{port}\"\n"
+                    f'[v{version}.1]\nname = "v{version}"\nlisten = "{HOST}:{port}"\n'
                     "next_connection_delay_ms = 1\n"
                     f"[v{version}.1.connections]\nconnection_timeout_ms = 60000\n"
                     f"max_payload_size = {MAX_MQTT_PAYLOAD_BYTES}\n"
@@ -76,8 +76,12 @@ class EmbeddedMqtt:
         path = self.folder / "rumqttd.toml"
         path.write_text(self.config(), encoding="utf-8")
         return ChildSpec(
-            name="mqtt", argv=(sys.executable, "-m", "onebox.mqtt_process", str(path)),
-            ready=self.is_ready, ready_seconds=20, stop_seconds=3, restart=True,
+            name="mqtt",
+            argv=(sys.executable, "-m", "onebox.mqtt_process", str(path)),
+            ready=self.is_ready,
+            ready_seconds=20,
+            stop_seconds=3,
+            restart=True,
         )
 
     async def is_ready(self) -> bool:
@@ -125,9 +129,19 @@ class EmbeddedKafka:
         url = f"tcp://{self.address}"  # both: the defaults are 0.0.0.0:9092 and localhost
         return ChildSpec(
             name="kafka",
-            argv=(binary, "broker", "--storage-engine", "memory://tansu/",
-                  "--listener-url", url, "--advertised-listener-url", url),
-            ready=self.is_ready, ready_seconds=20, stop_seconds=3,
+            argv=(
+                binary,
+                "broker",
+                "--storage-engine",
+                "memory://tansu/",
+                "--listener-url",
+                url,
+                "--advertised-listener-url",
+                url,
+            ),
+            ready=self.is_ready,
+            ready_seconds=20,
+            stop_seconds=3,
         )
 
     async def is_ready(self) -> bool:

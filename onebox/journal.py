@@ -119,8 +119,14 @@ class Journal:
     """
 
     def __init__(
-        self, store: Store, bootstrap: str, *, changelogs: Sequence[str], inputs: Sequence[str],
-        group: str, partitions: int,
+        self,
+        store: Store,
+        bootstrap: str,
+        *,
+        changelogs: Sequence[str],
+        inputs: Sequence[str],
+        group: str,
+        partitions: int,
     ) -> None:
         self._store = store
         self._bootstrap = bootstrap
@@ -152,9 +158,7 @@ class Journal:
         # recovery trusts it: the last record of each partition therefore travels alone.
         held: dict[TopicPartition, Record] = {}
         bulk = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", linger_ms=5)
-        single = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap, acks="all", max_batch_size=1
-        )
+        single = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", max_batch_size=1)
         await bulk.start()
         try:
             pending = []
@@ -178,8 +182,10 @@ class Journal:
     async def start(self) -> None:
         """Begin to mirror in the background."""
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, enable_auto_commit=False,
-            auto_offset_reset="earliest", max_partition_fetch_bytes=_FETCH_BYTES,
+            bootstrap_servers=self._bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=_FETCH_BYTES,
         )
         await self._consumer.start()
         self._consumer.assign(self._changelogs)
@@ -197,7 +203,8 @@ class Journal:
                 continue
             records = [
                 Record(m.topic, m.partition, m.key, m.value)
-                for messages in fetched.values() for m in messages
+                for messages in fetched.values()
+                for m in messages
             ]
             if records:
                 self._store.apply(records)
@@ -274,7 +281,8 @@ async def _ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[TopicP
     ListOffsets is too low after a batch of several records.
     """
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False,
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
     await consumer.start()
@@ -307,7 +315,8 @@ async def _read(
     if not starts:
         return
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False,
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
     await consumer.start()
@@ -320,7 +329,9 @@ async def _read(
             fetched = await consumer.getmany(timeout_ms=500, max_records=_CHUNK)
             records = [
                 Record(m.topic, m.partition, m.key, m.value)
-                for w, messages in fetched.items() for m in messages if m.offset < ends[w]
+                for w, messages in fetched.items()
+                for m in messages
+                if m.offset < ends[w]
             ]
             if records:
                 yield records
@@ -329,4 +340,3 @@ async def _read(
                     waiting.discard(where)
     finally:
         await consumer.stop()
-

@@ -42,7 +42,8 @@ class ChildSpec:
     """How one part is started.
 
     ``ready`` is asked until it says true; it returns false rather than raise while the part
-    is not up. ``restart`` says that a crash is answered with a new start.
+    is not up. ``restart`` says that a crash is answered with a new start, ``may_end`` that
+    the part has done its work when it ends with exit code 0.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ChildSpec:
     ready_seconds: float = 60.0
     stop_seconds: float = 8.0
     restart: bool = False
+    may_end: bool = False
 
 
 def rigcanary_argv(*arguments: str) -> tuple[str, ...]:
@@ -102,7 +104,9 @@ class Supervisor:
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._sentinel = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(sentinel.__file__)), self.run_id],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         return self
@@ -135,9 +139,14 @@ class Supervisor:
             process = await asyncio.create_subprocess_exec(
                 *spec.argv,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env,
-                     sentinel.MARKER: self.run_id},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    **spec.env,
+                    sentinel.MARKER: self.run_id,
+                },
                 start_new_session=True,
             )
         except OSError as error:
@@ -184,6 +193,9 @@ class Supervisor:
             if not child.wanted:
                 return
             await self._drain(child)
+            if child.spec.may_end and process.returncode == 0:
+                self._change(child, "ended")
+                return
             error = self._death(child, "ended")
             child.crashed.set()
             if not child.spec.restart:
@@ -229,8 +241,11 @@ class Supervisor:
         """
         chosen = [self.children[n] for n in names if n in self.children]
         await asyncio.gather(
-            *(self._stop_child(c, c.spec.stop_seconds if seconds is None else seconds)
-              for c in chosen if c.state != "ended")
+            *(
+                self._stop_child(c, c.spec.stop_seconds if seconds is None else seconds)
+                for c in chosen
+                if c.state != "ended"
+            )
         )
 
     async def _stop_child(self, child: Child, seconds: float) -> None:
@@ -251,9 +266,7 @@ class Supervisor:
         try:
             await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
-            log.warning(
-                "%s did not end within %.0f s and was killed", child.spec.name, seconds
-            )
+            log.warning("%s did not end within %.0f s and was killed", child.spec.name, seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

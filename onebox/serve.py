@@ -35,7 +35,8 @@ async def _serve(settings: ServeSettings, print_line: Callable[[str], None]) -> 
                     print_line(json.dumps(box.endpoints()))
                     log.info(
                         "ready; attach a rig with: rigcanary agent --site %s --mqtt %s",
-                        settings.site, box.mqtt.address,
+                        settings.site,
+                        box.mqtt.address,
                     )
                     await box.watch()
                 finally:
@@ -49,8 +50,10 @@ async def _serve(settings: ServeSettings, print_line: Callable[[str], None]) -> 
 
 def _box_settings(settings: ServeSettings) -> BoxSettings:
     options = {
-        "--mqtt-port": settings.mqtt_port, "--kafka-port": settings.kafka_port,
-        "--runner-port": settings.runner_port, "--web-port": settings.web_port,
+        "--mqtt-port": settings.mqtt_port,
+        "--kafka-port": settings.kafka_port,
+        "--runner-port": settings.runner_port,
+        "--web-port": settings.web_port,
     }
     if settings.mqtt_v5_port is not None:
         options["--mqtt-v5-port"] = settings.mqtt_v5_port
@@ -59,8 +62,10 @@ def _box_settings(settings: ServeSettings) -> BoxSettings:
     return BoxSettings(
         state=settings.state,
         ports=Ports(
-            mqtt=chosen["--mqtt-port"], kafka=chosen["--kafka-port"],
-            runner=chosen["--runner-port"], web=chosen["--web-port"],
+            mqtt=chosen["--mqtt-port"],
+            kafka=chosen["--kafka-port"],
+            runner=chosen["--runner-port"],
+            web=chosen["--web-port"],
             mqtt_v5=chosen.get("--mqtt-v5-port"),
         ),
         model=settings.model,

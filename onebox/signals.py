@@ -21,7 +21,9 @@ class Interrupts:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

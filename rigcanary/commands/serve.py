@@ -17,7 +17,8 @@ def main(
     site: str | None = typer.Option(None, help="Name of the place the rigs stand in [lab]."),
     webhook: str | None = typer.Option(None, metavar="URL", help="One more receiver of decisions."),
     webhook_secret: str | None = typer.Option(
-        None, metavar="whsec_…",
+        None,
+        metavar="whsec_…",
         help="Its secret; better RIGCANARY_SERVE_WEBHOOK_SECRET_FILE, which ps does not show.",
     ),
     state: Path | None = typer.Option(
@@ -41,11 +42,20 @@ def main(
     from rigcanary.config import load, show
 
     settings = load(
-        ServeSettings, process="serve", config_file=config,
+        ServeSettings,
+        process="serve",
+        config_file=config,
         overrides={
-            "mqtt_port": mqtt_port, "mqtt_v5_port": mqtt_v5_port, "kafka_port": kafka_port,
-            "runner_port": runner_port, "web_port": web_port, "site": site, "webhook": webhook,
-            "webhook_secret": webhook_secret, "state": state, "model": model,
+            "mqtt_port": mqtt_port,
+            "mqtt_v5_port": mqtt_v5_port,
+            "kafka_port": kafka_port,
+            "runner_port": runner_port,
+            "web_port": web_port,
+            "site": site,
+            "webhook": webhook,
+            "webhook_secret": webhook_secret,
+            "state": state,
+            "model": model,
             "kafka_memory_mb": kafka_memory_mb,
         },
     )

@@ -145,7 +145,10 @@ async def test_empty_journal_restores_nothing(kafka: KafkaFixture, store: Store)
 @given(
     st.lists(
         st.builds(
-            Record, st.sampled_from(["a", "b"]), st.integers(0, 2), st.binary(max_size=2),
+            Record,
+            st.sampled_from(["a", "b"]),
+            st.integers(0, 2),
+            st.binary(max_size=2),
             st.none() | st.binary(max_size=3),
         ),
         max_size=40,
