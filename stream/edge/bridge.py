@@ -36,6 +36,7 @@ class Bridge:
         self.inbox = MqttInbox(settings, self.metrics)
         self.outlet = KafkaOutlet(settings, self.metrics)
         self._stopping = asyncio.Event()
+        self._kafka_ready = asyncio.Event()
         self._handled = 0
 
     def stop(self) -> None:
@@ -73,8 +74,9 @@ class Bridge:
 
     async def _pump(self) -> None:
         await self.outlet.start()
-        await self.inbox.connected.wait()
-        log.info("bridge ready: MQTT %s to Kafka %s", self.settings.mqtt, self.settings.kafka)
+        self._kafka_ready.set()
+        # Not waiting for the subscription: rumqttd answers it only after the messages that the
+        # session held are acknowledged.
         while batch := await self.inbox.collect():
             self.metrics.unacked.set(self.inbox.held)
             partitions = await self.outlet.partitions()
@@ -85,6 +87,9 @@ class Bridge:
             self.inbox.release(batch)
 
     async def _report(self) -> None:
+        await self._kafka_ready.wait()
+        await self.inbox.connected.wait()
+        log.info("bridge ready: MQTT %s to Kafka %s", self.settings.mqtt, self.settings.kafka)
         before, since = self._handled, time.monotonic()
         while True:
             await asyncio.sleep(REPORT_SECONDS)
