@@ -64,10 +64,11 @@ def main(
         max_inflight=50,
     )
     stop = threading.Event()
+    options = ReplayOptions(settings, speed_of(speed), now, site, max_pause)
+    replay = Replay(dataset, options, stop)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    options = ReplayOptions(settings, speed_of(speed), now, site, max_pause)
-    result = Replay(dataset, options, stop).run()
+    result = replay.run()
     if as_json:
         print(orjson.dumps(dataclasses.asdict(result)).decode())
     else:
