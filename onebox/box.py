@@ -7,20 +7,13 @@ tables and starts the broker afresh when it has grown past its limit or crashed.
 
 import asyncio
 import fcntl
-import json
 import logging
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
-
-import httpx
+from typing import Final
 
 from contract import topics
 from contract.errors import ConfigError, RigcanaryError
-from onebox import toml
 from onebox.brokers import (
     ALL_TOPICS,
     CHANGELOGS,
@@ -31,43 +24,17 @@ from onebox.brokers import (
     create_topics,
     rss_bytes,
 )
-from onebox.journal import Journal, Store
-from onebox.ports import HOST, free_port
-from onebox.processes import ChildSpec, Supervisor, rigcanary_argv
+from onebox.journal import Journal
+from onebox.journal_store import Store
+from onebox.parts import BoxSettings, Parts
+from onebox.processes import Supervisor
+from onebox.tasks import together
 
 log = logging.getLogger(__name__)
 
 PASSED_BETWEEN: Final = (topics.TELEMETRY, topics.EVENTS)
 """What the worker reads: unread records of these are carried over a new start of Kafka."""
 _LOOK_SECONDS: Final = 1.0
-_MIN_BETWEEN_SECONDS: Final = 60.0
-"""Least time between two new starts for memory: below it the limit is too small for the load."""
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Where each part listens on loopback."""
-
-    mqtt: int
-    kafka: int
-    runner: int
-    web: int
-    mqtt_v5: int | None = None
-
-
-@dataclass(frozen=True)
-class BoxSettings:
-    """What a box needs to know. ``runner_nodes`` maps a node's name to its cards."""
-
-    state: Path
-    ports: Ports
-    model: str = "default"
-    kafka_memory_bytes: int = 512 * 1024 * 1024
-    webhook: str | None = None
-    webhook_secret: str | None = field(default=None, repr=False)
-    runner_nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    checkpoint_grace_seconds: float = 8.0
-    restore_min_interval_seconds: float = _MIN_BETWEEN_SECONDS
 
 
 class OneBox:
@@ -83,35 +50,21 @@ class OneBox:
             settings.ports.mqtt, settings.state / "mqtt", settings.ports.mqtt_v5
         )
         self.kafka = EmbeddedKafka(settings.ports.kafka)
-        self.worker_waits_for = ""
+        self.parts = Parts(settings)
         self.renewals = 0
-        self._http = httpx.AsyncClient(timeout=2.0, trust_env=False)
         self._lock: int | None = None
         self._store: Store | None = None
         self._journal: Journal | None = None
         self._started_kafka = 0.0
 
-    @property
-    def token_file(self) -> Path:
-        """Holds the bearer token of the runner's HTTP interface."""
-        return self.settings.state / "runner" / "token"
-
-    @property
-    def runner_url(self) -> str:
-        return f"http://{HOST}:{self.settings.ports.runner}"
-
-    @property
-    def web_url(self) -> str:
-        return f"http://{HOST}:{self.settings.ports.web}"
-
     def endpoints(self) -> dict[str, str]:
         """What ``serve`` prints when it is ready (contracts section 5)."""
         return {
-            "mqtt": self.mqtt.address,
-            "kafka": self.kafka.address,
-            "runner": self.runner_url,
-            "web": self.web_url,
-            "token_file": str(self.token_file.resolve()),
+            "mqtt": self.settings.mqtt_address,
+            "kafka": self.settings.kafka_address,
+            "runner": self.settings.runner_url,
+            "web": self.settings.web_url,
+            "token_file": str(self.settings.token_file),
         }
 
     async def start(self) -> None:
@@ -125,9 +78,11 @@ class OneBox:
         await together(
             self.supervisor.start(self.mqtt.spec()),
             self._start_kafka(),
-            self.supervisor.start(self._runner()),
+            self.supervisor.start(self.parts.runner()),
         )
-        await together(self.supervisor.start(self._worker()), self.supervisor.start(self._bridge()))
+        await together(
+            self.supervisor.start(self.parts.worker()), self.supervisor.start(self.parts.bridge())
+        )
 
     def _take_state(self) -> None:
         state = self.settings.state
@@ -166,131 +121,6 @@ class OneBox:
             log.info("restored %d table records and %d unread messages", tables, carried)
         await self._journal.start()
 
-    def _runner(self) -> ChildSpec:
-        state = self.settings.state
-        config = toml.write(
-            state / "runner.toml",
-            {
-                "checkpoint_grace_seconds": self.settings.checkpoint_grace_seconds,
-                "nodes": [
-                    {"name": name, "devices": list(devices)}
-                    for name, devices in self.settings.runner_nodes.items()
-                ],
-            },
-        )
-        return ChildSpec(
-            name="runner",
-            restart=True,
-            ready=lambda: self._answers(f"{self.runner_url}/healthz"),
-            argv=rigcanary_argv(
-                "runner",
-                "--port",
-                str(self.settings.ports.runner),
-                "--state",
-                str(state / "runner"),
-                "--config",
-                str(config),
-            ),
-            stop_seconds=self.settings.checkpoint_grace_seconds + 4,
-        )
-
-    def _worker(self) -> ChildSpec:
-        state = self.settings.state
-        receivers: list[dict[str, Any]] = [
-            {
-                "name": "runner",
-                "url": f"{self.runner_url}/v1/webhooks",
-                "allow_private": True,
-                "secret_file": str((state / "runner" / "webhook-secret").resolve()),
-            }
-        ]
-        if self.settings.webhook is not None and self.settings.webhook_secret is not None:
-            secret_file = state / "webhook-secret"
-            toml.write_private(secret_file, self.settings.webhook_secret + "\n")
-            receivers.append(
-                {
-                    "name": "webhook",
-                    "url": self.settings.webhook,
-                    "allow_private": True,
-                    "secret_file": str(secret_file.resolve()),
-                }
-            )
-        config = toml.write(
-            state / "worker.toml",
-            {
-                "model": self.settings.model,
-                "partitions": PARTITIONS,
-                "instance": "onebox",
-                "app_id": WORKER_APP,
-                "receivers": receivers,
-            },
-        )
-        return ChildSpec(
-            name="worker",
-            restart=True,
-            ready=self._worker_is_ready,
-            ready_seconds=120,
-            argv=rigcanary_argv(
-                "worker",
-                "--kafka",
-                self.kafka.address,
-                "--profile",
-                "embedded",
-                "--state",
-                str(state / "worker"),
-                "--web-port",
-                str(self.settings.ports.web),
-                "--config",
-                str(config),
-            ),
-            stop_seconds=20,  # it stores the open minutes first
-        )
-
-    async def _worker_is_ready(self) -> bool:
-        try:
-            reply = await self._http.get(f"{self.web_url}/healthz")
-            self.worker_waits_for = "; ".join(reply.json().get("reasons", []))
-        except (httpx.HTTPError, json.JSONDecodeError):
-            return False
-        return reply.status_code == httpx.codes.OK
-
-    def _bridge(self) -> ChildSpec:
-        used = self.settings.ports
-        port = free_port({used.mqtt, used.kafka, used.runner, used.web, used.mqtt_v5 or 0})
-        metrics = f"http://{HOST}:{port}/metrics"
-        return ChildSpec(
-            name="bridge",
-            restart=True,
-            ready=lambda: self._bridge_is_ready(metrics),
-            argv=rigcanary_argv(
-                "bridge",
-                "--mqtt",
-                self.mqtt.address,
-                "--kafka",
-                self.kafka.address,
-                "--profile",
-                "embedded",
-                "--client-id",
-                "rigcanary-onebox-bridge",
-                "--metrics-port",
-                str(port),
-            ),
-        )
-
-    async def _bridge_is_ready(self, url: str) -> bool:
-        try:
-            lines = (await self._http.get(url)).text.splitlines()
-        except httpx.HTTPError:
-            return False
-        connected = {f'rigcanary_bridge_connected{{to="{to}"}} 1.0' for to in ("mqtt", "kafka")}
-        return connected <= set(lines)
-
-    async def _answers(self, url: str) -> bool:
-        try:
-            return (await self._http.get(url)).status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
-
     # -- while it runs ---------------------------------------------------------------------------
 
     async def watch(self) -> None:
@@ -309,7 +139,7 @@ class OneBox:
                 await self.renew_kafka(orderly=False)
             elif rss_bytes(child.pid) > self.settings.kafka_memory_bytes:
                 age = time.monotonic() - self._started_kafka
-                if age >= self.settings.restore_min_interval_seconds:
+                if age >= self.settings.min_renewal_seconds:
                     await self.renew_kafka(orderly=True)
 
     async def renew_kafka(self, *, orderly: bool) -> None:
@@ -330,7 +160,9 @@ class OneBox:
         await self._stop_journal()
         await self.supervisor.stop(["kafka"])
         await self._start_kafka()
-        await together(self.supervisor.start(self._worker()), self.supervisor.start(self._bridge()))
+        await together(
+            self.supervisor.start(self.parts.worker()), self.supervisor.start(self.parts.bridge())
+        )
         self.renewals += 1
         log.info(
             "started the embedded Kafka afresh in %.1f s (it held %.0f MB)",
@@ -370,22 +202,9 @@ class OneBox:
         finally:
             await self._stop_journal()
             await self.supervisor.stop(["bridge", "worker", "runner", "kafka", "mqtt"])
-            await self._http.aclose()
+            await self.parts.close()
             if self._store is not None:
                 self._store.close()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
-
-
-async def together(*steps: Coroutine[Any, Any, Any]) -> None:
-    """Run ``steps`` side by side; when one fails the others are cancelled and its error raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for step in steps:
-                group.create_task(step)
-    except* RigcanaryError as errors:
-        failure = errors.exceptions[0]
-    else:
-        return
-    raise failure

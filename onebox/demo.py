@@ -1,35 +1,32 @@
 """``rigcanary demo``: simulated rigs, the real server side, and one training job that is moved."""
 
 import asyncio
-import contextlib
 import logging
 import math
-import os
-import shutil
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import orjson
 
-from contract.errors import ConfigError, RigcanaryError
-from onebox import display, ports, report, toml, view
-from onebox.box import BoxSettings, OneBox, Ports
+from contract.errors import RigcanaryError
+from onebox import display, folders, report, toml, view
+from onebox.box import OneBox
+from onebox.child import ChildSpec, rigcanary_argv
 from onebox.facts import Facts
+from onebox.parts import BoxSettings, Ports, choose_ports
 from onebox.ports import HOST
-from onebox.processes import ChildSpec, State, Supervisor, rigcanary_argv
+from onebox.processes import State, Supervisor
 from onebox.settings import DemoSettings
 from onebox.signals import Interrupts
+from onebox.tasks import beside
 from onebox.watchers import KafkaWatcher, RunnerClient
 from simulator.story import Story, demo_story
 
 log = logging.getLogger(__name__)
 
 SITE: Final = "demo"
-_KEPT: Final = "kept"
-"""A file in the temporary state folder that says it must not be removed."""
 _HEAD_START_SECONDS: Final = 6.0
 """From the start of the first agent to the story's beginning …"""
 _HEAD_START_PER_RIG: Final = 0.3
@@ -53,8 +50,13 @@ def run(settings: DemoSettings, print_line: Callable[[str], None]) -> int:
 async def _run(settings: DemoSettings, print_line: Callable[[str], None]) -> int:
     began = time.time()
     story = demo_story(settings.rigs, settings.cards, settings.seed, SITE)
-    chosen = _choose_ports(settings)
-    _check_report_folder(settings.report)
+    chosen = choose_ports(
+        mqtt=settings.mqtt_port,
+        kafka=settings.kafka_port,
+        runner=settings.runner_port,
+        web=settings.web_port,
+    )
+    folders.check_report_folder(settings.report)
     facts = Facts.of((d.device, d.node, d.index) for d in story.devices)
     stage = view.Stage(
         title=f"rigcanary demo: {len(story.nodes)} rigs, {len(story.devices)} cards",
@@ -64,7 +66,7 @@ async def _run(settings: DemoSettings, print_line: Callable[[str], None]) -> int
         duration_seconds=story.duration_seconds,
     )
     played: report.Run | None = None
-    with _state_folder(settings.state, print_line) as state, _log_file(state):
+    with folders.state_folder(settings.state, print_line) as state, folders.log_file(state):
         shown = display.choose(facts, stage, plain=settings.plain, print_line=print_line)
         supervisor = Supervisor(state / "log", observer=_Observer(shown))
         with Interrupts(supervisor.kill) as interrupts:
@@ -82,7 +84,7 @@ async def _run(settings: DemoSettings, print_line: Callable[[str], None]) -> int
             return 130
         wrong = _conclude(story, facts, played, settings, print_line)
         if wrong and settings.state is None:
-            print_line(f"logs kept in {_keep(state)}")
+            print_line(f"logs kept in {folders.keep(state)}")
         return 1 if wrong else 0
 
 
@@ -146,10 +148,10 @@ class Demo:
 
     async def play(self, began: float) -> report.Run:
         """Start everything, watch the story to its end, and stop everything."""
-        async with _task(self._display.run()):
+        async with beside(self._display.run()):
             try:
                 async with asyncio.timeout(self._settings.limit_seconds):
-                    async with _task(self._show_worker()):
+                    async with beside(self._show_worker()):
                         await self._box.start()
                     return await self._play_story(began)
             except TimeoutError:
@@ -162,21 +164,21 @@ class Demo:
 
     async def _play_story(self, began: float) -> report.Run:
         settings, facts = self._settings, self._facts
-        client = RunnerClient(self._box.runner_url, self._box.token_file, facts)
+        client = RunnerClient(self._box.settings.runner_url, self._box.settings.token_file, facts)
         try:
             await client.post_job(self._job())
             anchor = math.ceil(
                 time.time() + _HEAD_START_SECONDS + _HEAD_START_PER_RIG * settings.rigs
             )
             start = math.floor((anchor - self._story.duration_seconds) / 60) * 60
-            self._stage.sim_start, self._stage.web_url = float(start), self._box.web_url
-            watcher = KafkaWatcher(self._box.kafka.address, facts)
+            self._stage.sim_start, self._stage.web_url = float(start), self._box.settings.web_url
+            watcher = KafkaWatcher(self._box.settings.kafka_address, facts)
             deadline = began + settings.limit_seconds - _AFTER_STORY_SECONDS - 15.0
             async with (
-                _task(self._box.watch()) as watching,
-                _task(watcher.run()),
-                _task(client.run()),
-                _task(self._keep_time(anchor)),
+                beside(self._box.watch()) as watching,
+                beside(watcher.run()),
+                beside(client.run()),
+                beside(self._keep_time(anchor)),
             ):
                 await self._start_agents(float(start), float(anchor))
                 await self._until_over(anchor, deadline, watching)
@@ -224,7 +226,7 @@ class Demo:
             await self._supervisor.start(
                 ChildSpec(
                     name=node,
-                    argv=rigcanary_argv("agent", "--config", str(config), "--node", node),
+                    argv=rigcanary_argv("agent", {"--config": config, "--node": node}),
                     stop_seconds=2.0,
                     may_end=True,
                 )
@@ -269,7 +271,7 @@ class Demo:
         while True:
             step = self._stage.step("worker")
             if step.state == "starting":
-                step.detail = self._box.worker_waits_for
+                step.detail = self._box.parts.worker_waits_for
             await asyncio.sleep(0.2)
 
 
@@ -282,100 +284,3 @@ class _Observer:
     def __call__(self, name: str, state: State, detail: str) -> None:
         if name in {"mqtt", "kafka", "runner", "worker", "bridge"} or detail:
             self._display.step(name, state, detail)
-
-
-def _choose_ports(settings: DemoSettings) -> Ports:
-    chosen = ports.choose(
-        {
-            "--mqtt-port": settings.mqtt_port,
-            "--kafka-port": settings.kafka_port,
-            "--runner-port": settings.runner_port,
-            "--web-port": settings.web_port,
-        }
-    )
-    return Ports(
-        mqtt=chosen["--mqtt-port"],
-        kafka=chosen["--kafka-port"],
-        runner=chosen["--runner-port"],
-        web=chosen["--web-port"],
-    )
-
-
-def _check_report_folder(folder: Path | None) -> None:
-    """Find out now, not after four minutes."""
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--report {folder}: cannot make it: {error.strerror}") from error
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"--report {folder}: cannot write there")
-
-
-@contextlib.contextmanager
-def _state_folder(folder: Path | None, print_line: Callable[[str], None]) -> Iterator[Path]:
-    """The folder asked for, which must be empty, or a temporary one, kept after a failure."""
-    if folder is not None:
-        _take_empty(folder)
-        yield folder
-        return
-    temporary = Path(tempfile.mkdtemp(prefix="rigcanary-demo-"))
-    try:
-        yield temporary
-    except RigcanaryError:
-        if any((temporary / "log").glob("*.log")):
-            print_line(f"logs kept in {_keep(temporary)}")
-        raise
-    finally:
-        if not (temporary / _KEPT).exists():
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _keep(folder: Path) -> Path:
-    """Keep a temporary state folder; returns where its logs are."""
-    (folder / _KEPT).touch()
-    return folder / "log"
-
-
-def _take_empty(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        empty = not any(folder.iterdir())
-    except OSError as error:
-        raise ConfigError(f"--state {folder}: cannot use it: {error.strerror}") from error
-    if not empty:
-        raise ConfigError(
-            f"--state {folder} is not empty; the demo starts from nothing, give it a new folder"
-        )
-
-
-@contextlib.contextmanager
-def _log_file(state: Path) -> Iterator[None]:
-    """Log to a file beside the children's: the terminal belongs to the view."""
-    (state / "log").mkdir(exist_ok=True)
-    handler = logging.FileHandler(state / "log" / "demo.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        handler.close()
-
-
-@contextlib.asynccontextmanager
-async def _task(work: object) -> AsyncIterator[asyncio.Task[None]]:
-    """Run a coroutine beside the block and end it with it."""
-    if not asyncio.iscoroutine(work):
-        raise TypeError("a coroutine is needed")
-    task: asyncio.Task[None] = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        results = await asyncio.gather(task, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                log.debug("a companion ended with %r", result)

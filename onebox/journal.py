@@ -9,106 +9,17 @@ committed; the worker recognises what comes twice.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from contract.errors import ConfigError, RigcanaryError
+from contract.errors import RigcanaryError
+from onebox import kafka_read
+from onebox.journal_store import Record, Store
 
 log = logging.getLogger(__name__)
-
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS latest(
-  topic TEXT NOT NULL, partition INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
-  PRIMARY KEY(topic, partition, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS carried(
-  id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL, key BLOB, value BLOB);
-"""
-_VERSION: Final = 1
-_CHUNK: Final = 500
-_FETCH_BYTES: Final = 8 * 1024 * 1024
-
-
-class Record(NamedTuple):
-    """One Kafka record; ``value`` is None for a deletion."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-
-
-class Store:
-    """The SQLite file. Not safe for use by two threads at once."""
-
-    def __init__(self, path: Path) -> None:
-        """Open or create ``path``.
-
-        Raises:
-            ConfigError: when it is no journal, or one of another version.
-        """
-        try:
-            self._db = sqlite3.connect(path, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, _VERSION):
-                raise ConfigError(
-                    f"{path} was written by another version of rigcanary (journal {version}, "
-                    f"{_VERSION} expected); give --state another folder"
-                )
-            self._db.executescript(_SCHEMA + f"PRAGMA user_version={_VERSION};")
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path} cannot be used as the journal: {error}") from error
-
-    def apply(self, records: Iterable[Record]) -> None:
-        """Take changelog records in order; the last value of a key wins, None removes it."""
-        with self._db:
-            for record in records:
-                where = (record.topic, record.partition, record.key or b"")
-                if record.value is None:
-                    self._db.execute(
-                        "DELETE FROM latest WHERE topic=? AND partition=? AND key=?", where
-                    )
-                else:
-                    self._db.execute(
-                        "INSERT OR REPLACE INTO latest VALUES(?,?,?,?)", (*where, record.value)
-                    )
-
-    def carry(self, records: Iterable[Record]) -> None:
-        """Keep records that must be produced again, in order."""
-        with self._db:
-            self._db.executemany(
-                "INSERT INTO carried(topic, partition, key, value) VALUES(?,?,?,?)", records
-            )
-
-    def forget_carried(self) -> None:
-        """Drop the carried records: they are in Kafka again."""
-        with self._db:
-            self._db.execute("DELETE FROM carried")
-
-    def latest(self) -> Iterator[Record]:
-        """The mirrored records, partition after partition."""
-        rows = self._db.execute("SELECT * FROM latest ORDER BY topic, partition, key")
-        return (Record(*row) for row in rows)
-
-    def carried(self) -> Iterator[Record]:
-        """The carried records in the order they were kept."""
-        rows = self._db.execute("SELECT topic, partition, key, value FROM carried ORDER BY id")
-        return (Record(*row) for row in rows)
-
-    def counts(self) -> tuple[int, int]:
-        """(mirrored records, carried records)."""
-        query = "SELECT (SELECT count(*) FROM latest), (SELECT count(*) FROM carried)"
-        mirrored, carried = self._db.execute(query).fetchone()
-        return int(mirrored), int(carried)
-
-    def close(self) -> None:
-        """Close the file; idempotent."""
-        self._db.close()
 
 
 class Journal:
@@ -168,7 +79,7 @@ class Journal:
                 held[where] = record
                 if before is not None:
                     pending.append(await _send(bulk, before))
-                if len(pending) >= _CHUNK:
+                if len(pending) >= kafka_read.CHUNK:
                     await asyncio.gather(*pending)
                     pending.clear()
             await asyncio.gather(*pending)
@@ -185,7 +96,7 @@ class Journal:
             bootstrap_servers=self._bootstrap,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            max_partition_fetch_bytes=_FETCH_BYTES,
+            max_partition_fetch_bytes=kafka_read.FETCH_BYTES,
         )
         await self._consumer.start()
         self._consumer.assign(self._changelogs)
@@ -196,18 +107,19 @@ class Journal:
     async def _mirror(self) -> None:
         while True:
             try:
-                fetched = await self._consumer.getmany(timeout_ms=500, max_records=_CHUNK)
+                fetched = await self._consumer.getmany(timeout_ms=500, max_records=kafka_read.CHUNK)
             except KafkaError as error:  # the broker is away; whoever restarts it calls stop()
                 log.warning("the journal cannot read Kafka: %s", error)
                 await asyncio.sleep(1.0)
                 continue
-            records = [
-                Record(m.topic, m.partition, m.key, m.value)
-                for messages in fetched.values()
-                for m in messages
-            ]
-            if records:
-                self._store.apply(records)
+            records = [kafka_read.record_of(m) for messages in fetched.values() for m in messages]
+            while records:
+                try:
+                    self._store.apply(records)
+                    break
+                except sqlite3.Error as error:  # a full disk: nothing is read on until it is stored
+                    log.error("the journal cannot be written, trying again: %s", error)
+                    await asyncio.sleep(5.0)
 
     async def drain(self, timeout_seconds: float = 10.0) -> bool:
         """Wait until everything that is in the changelogs is mirrored. Call it once the worker
@@ -215,7 +127,7 @@ class Journal:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                ends = await _ends(self._bootstrap, self._changelogs)
+                ends = await kafka_read.ends(self._bootstrap, self._changelogs)
                 while any([await self._consumer.position(w) < end for w, end in ends.items()]):
                     await asyncio.sleep(0.05)
         except (TimeoutError, KafkaError):
@@ -231,10 +143,10 @@ class Journal:
         count = 0
         try:
             async with asyncio.timeout(timeout_seconds):
-                ends = await _ends(self._bootstrap, self._inputs)
+                ends = await kafka_read.ends(self._bootstrap, self._inputs)
                 starts = await self._committed()
                 unread = {w: starts.get(w, 0) for w, end in ends.items() if starts.get(w, 0) < end}
-                async for records in _read(self._bootstrap, unread, ends):
+                async for records in kafka_read.read(self._bootstrap, unread, ends):
                     self._store.carry(records)
                     count += len(records)
         except (KafkaError, TimeoutError) as error:
@@ -274,69 +186,3 @@ async def _send(producer: Any, record: Record) -> Any:
     return await producer.send(
         record.topic, value=record.value, key=record.key, partition=record.partition
     )
-
-
-async def _ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """End offset of each partition, from the high watermark of a fetch: Tansu's answer to
-    ListOffsets is too low after a batch of several records.
-    """
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        enable_auto_commit=False,
-        max_partition_fetch_bytes=_FETCH_BYTES,
-    )
-    await consumer.start()
-    try:
-        # An empty partition answers no fetch: the (never too high) end offsets tell those apart.
-        ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
-        filled = [w for w, end in ends.items() if end > 0]
-        # Sought at once after the assignment: aiokafka's stop() hangs on a partition whose
-        # position it is still looking up.
-        consumer.assign(filled)
-        for where in filled:
-            consumer.seek(where, max(0, ends[where] - 1))
-        waiting = set(filled)
-        while waiting:
-            await consumer.getmany(timeout_ms=200, max_records=1)
-            for where in list(waiting):
-                mark = consumer.highwater(where)
-                if mark is not None:
-                    ends[where] = max(ends[where], int(mark))
-                    waiting.discard(where)
-        return ends
-    finally:
-        await consumer.stop()
-
-
-async def _read(
-    bootstrap: str, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
-) -> AsyncIterator[list[Record]]:
-    """Yield lists of records from ``starts`` up to ``ends`` (exclusive)."""
-    if not starts:
-        return
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        enable_auto_commit=False,
-        max_partition_fetch_bytes=_FETCH_BYTES,
-    )
-    await consumer.start()
-    try:
-        consumer.assign(list(starts))
-        for where, offset in starts.items():
-            consumer.seek(where, offset)
-        waiting = set(starts)
-        while waiting:
-            fetched = await consumer.getmany(timeout_ms=500, max_records=_CHUNK)
-            records = [
-                Record(m.topic, m.partition, m.key, m.value)
-                for w, messages in fetched.items()
-                for m in messages
-                if m.offset < ends[w]
-            ]
-            if records:
-                yield records
-            for where in list(waiting):
-                if await consumer.position(where) >= ends[where]:
-                    waiting.discard(where)
-    finally:
-        await consumer.stop()

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Literal
 
 from contract.errors import ConfigError, RigcanaryError
 from onebox import sentinel
+from onebox.child import ChildSpec
 from onebox.logs import ChildLog, Echo
 
 log = logging.getLogger(__name__)
@@ -35,30 +35,6 @@ MAX_RESTARTS: Final = 8
 HEALTHY_SECONDS: Final = 60.0
 _BACKOFF_SECONDS: Final = (0.5, 20.0)
 _PROBE_SECONDS: Final = 0.1
-
-
-@dataclass(frozen=True)
-class ChildSpec:
-    """How one part is started.
-
-    ``ready`` is asked until it says true; it returns false rather than raise while the part
-    is not up. ``restart`` says that a crash is answered with a new start, ``may_end`` that
-    the part has done its work when it ends with exit code 0.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    ready: Callable[[], Awaitable[bool]] | None = None
-    ready_seconds: float = 60.0
-    stop_seconds: float = 8.0
-    restart: bool = False
-    may_end: bool = False
-
-
-def rigcanary_argv(*arguments: str) -> tuple[str, ...]:
-    """Command line that runs ``rigcanary ARGUMENTS`` with this interpreter."""
-    return (sys.executable, "-m", "rigcanary", *arguments)
 
 
 class Child:

@@ -6,8 +6,8 @@ import logging
 import sys
 from collections.abc import Callable
 
-from onebox import ports
-from onebox.box import BoxSettings, OneBox, Ports
+from onebox.box import OneBox
+from onebox.parts import BoxSettings, choose_ports
 from onebox.processes import State, Supervisor
 from onebox.settings import ServeSettings
 from onebox.signals import Interrupts
@@ -36,7 +36,7 @@ async def _serve(settings: ServeSettings, print_line: Callable[[str], None]) -> 
                     log.info(
                         "ready; attach a rig with: rigcanary agent --site %s --mqtt %s",
                         settings.site,
-                        box.mqtt.address,
+                        box_settings.mqtt_address,
                     )
                     await box.watch()
                 finally:
@@ -49,24 +49,15 @@ async def _serve(settings: ServeSettings, print_line: Callable[[str], None]) -> 
 
 
 def _box_settings(settings: ServeSettings) -> BoxSettings:
-    options = {
-        "--mqtt-port": settings.mqtt_port,
-        "--kafka-port": settings.kafka_port,
-        "--runner-port": settings.runner_port,
-        "--web-port": settings.web_port,
-    }
-    if settings.mqtt_v5_port is not None:
-        options["--mqtt-v5-port"] = settings.mqtt_v5_port
-    chosen = ports.choose(options)
     secret = settings.webhook_secret
     return BoxSettings(
         state=settings.state,
-        ports=Ports(
-            mqtt=chosen["--mqtt-port"],
-            kafka=chosen["--kafka-port"],
-            runner=chosen["--runner-port"],
-            web=chosen["--web-port"],
-            mqtt_v5=chosen.get("--mqtt-v5-port"),
+        ports=choose_ports(
+            mqtt=settings.mqtt_port,
+            kafka=settings.kafka_port,
+            runner=settings.runner_port,
+            web=settings.web_port,
+            mqtt_v5=settings.mqtt_v5_port,
         ),
         model=settings.model,
         kafka_memory_bytes=settings.kafka_memory_mb * 1024 * 1024,

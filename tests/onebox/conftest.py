@@ -160,7 +160,7 @@ def played() -> Played:
     story = demo_story(rigs=4, cards=2, seed=7)
     facts = Facts.of((d.device, d.node, d.index) for d in story.devices)
     first = story.failures[0]
-    for minute in range(0, 180):
+    for minute in range(180):
         lost = frozenset(f.device for f in story.failures if f.failed_at_seconds < 60 * minute)
         risk_of = {
             f.device: min(max((minute - f.ramp_seconds / 60) / 60, 0.01), 0.97)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import ConfigError
-from onebox.journal import Journal, Record, Store
+from onebox.journal import Journal
+from onebox.journal_store import Record, Store
 
 
 class KafkaFixture(Protocol):
