@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -72,11 +73,18 @@ def blocks() -> list[Block]:
     return found
 
 
-def options_of(name: str) -> set[str]:
-    group = typer.main.get_command(app)
-    command = group.get_command(None, name)  # type: ignore[attr-defined]  # our LazyGroup
-    return {option for parameter in command.params for option in
-            [*parameter.opts, *parameter.secondary_opts]} | {"--help"}  # fmt: skip
+def options_of(names: list[str]) -> set[str]:
+    """Options of the subcommand that ``names`` begin with, its own subcommand included."""
+    command: Any = typer.main.get_command(app)
+    options = {"--help"}
+    for name in names:
+        inner = command.get_command(None, name) if hasattr(command, "get_command") else None
+        if inner is None:
+            break
+        command = inner
+        for parameter in command.params:
+            options |= {*parameter.opts, *parameter.secondary_opts}
+    return options
 
 
 def check_rigcanary(arguments: list[str]) -> None:
@@ -88,7 +96,7 @@ def check_rigcanary(arguments: list[str]) -> None:
     if find_spec(f"rigcanary.commands.{name}") is None:
         pytest.skip(f"rigcanary {name} is not written yet")
     given = {word.split("=")[0] for word in arguments[1:] if word.startswith("--")}
-    assert given <= options_of(name)
+    assert given <= options_of(names)
 
 
 @pytest.mark.parametrize("block", blocks(), ids=str)
