@@ -72,6 +72,7 @@ def log_file(state: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
+    logging.getLogger("onebox").setLevel(logging.INFO)
     try:
         yield
     finally:

@@ -47,12 +47,16 @@ class ChildLog:
         while chunk := await stream.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                self.write(line)
-            while len(rest) > _MAX_LINE:
-                self.write(rest[:_MAX_LINE])
-                rest = rest[_MAX_LINE:]
+                self._cut(line)
+            if len(rest) > _MAX_LINE:
+                self._cut(rest)
+                rest = b""
         if rest:
-            self.write(rest)
+            self._cut(rest)
+
+    def _cut(self, line: bytes) -> None:
+        for start in range(0, max(len(line), 1), _MAX_LINE):
+            self.write(line[start : start + _MAX_LINE])
 
     def reason(self) -> str:
         """The line that most likely says why the child ended: its own one-line error if it

@@ -35,6 +35,7 @@ MAX_RESTARTS: Final = 8
 HEALTHY_SECONDS: Final = 60.0
 _BACKOFF_SECONDS: Final = (0.5, 20.0)
 _PROBE_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 0.05
 
 
 class Child:
@@ -165,7 +166,7 @@ class Supervisor:
         in_a_row = 0
         while True:
             began = time.monotonic()
-            await process.wait()
+            await _ended(process)
             if not child.wanted:
                 return
             await self._drain(child)
@@ -240,12 +241,12 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), seconds)
+            await asyncio.wait_for(_ended(process), seconds)
         except TimeoutError:
             log.warning("%s did not end within %.0f s and was killed", child.spec.name, seconds)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await _ended(process)
 
     async def close(self) -> None:
         """End every child still there, then whatever they left behind. Idempotent."""
@@ -278,3 +279,9 @@ class Supervisor:
             log.warning("%s: %s", child.spec.name, detail)
         if self._observer is not None:
             self._observer(child.spec.name, state, detail)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the process itself; asyncio's ``wait()`` also waits for whoever holds its pipe."""
+    while process.returncode is None:
+        await asyncio.sleep(_LOOK_SECONDS)

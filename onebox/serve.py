@@ -20,6 +20,9 @@ def run(settings: ServeSettings, print_line: Callable[[str], None]) -> int:
 
     Returns the exit code. Raises ConfigError and RigcanaryError as :class:`OneBox` does.
     """
+    logging.getLogger("httpx").setLevel(
+        logging.WARNING
+    )  # it logs every question whether a part is up
     return asyncio.run(_serve(settings, print_line))
 
 
