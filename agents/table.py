@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from agents.settings import AgentSettings
 
 SOURCES: Final[dict[str, str]] = {
+    "nvml": "agents.sources.nvml:NvmlSource",
+    "nvidia_smi": "agents.sources.nvidia_smi:NvidiaSmiSource",
+    "replay": "agents.sources.replay:ReplaySource",
     "sim": "agents.sources.sim:SimSource",
 }
 

@@ -192,12 +192,13 @@ def _inspect(recording: _Recording, report: Converted) -> None:
 
 
 def _labels(recording: _Recording) -> Iterator[tuple[str, str, str]]:
-    """Runs of labelled rows; a run ends with the next row, or a second after the last one."""
+    """Runs of labelled rows; a run ends with the next row, or a second into a gap."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], recording.anomaly, [False]])))
     for begin, end in edges.reshape(-1, 2).tolist():
-        after = recording.ts_ms[end] if end < len(recording.ts_ms) else recording.ts_ms[-1] + 1000
-        # A gap in the recording (between two experiments) ends the label too.
-        after = min(after, recording.ts_ms[end - 1] + GAP_MS)
+        last = recording.ts_ms[end - 1]
+        after = recording.ts_ms[end] if end < len(recording.ts_ms) else last + GAP_MS + 1
+        if after - last > GAP_MS:
+            after = last + 1000
         yield recording.device, _rfc3339(recording.ts_ms[begin]), _rfc3339(after)
 
 

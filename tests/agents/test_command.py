@@ -1,0 +1,142 @@
+"""``rigcanary agent`` and ``rigcanary convert`` as a person or a program calls them."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from contract.message import check_telemetry
+from rigcanary.cli import run
+
+
+def test_once_prints_one_message_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["agent", "--once", "--json", "--source", "sim", "--node", "rig003"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    message = check_telemetry(orjson.loads(line), 2_000_000_000_000)
+    assert message["node"] == "rig003"
+    assert len(message["devices"]) == 8
+
+
+def test_once_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["agent", "--once", "--source", "sim"]) == 0
+    assert "temperature_celsius" in capsys.readouterr().out
+
+
+def test_show_config_masks_the_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hunter2\n")
+    monkeypatch.setenv("RIGCANARY_AGENT_MQTT__PASSWORD", "hunter2")
+    monkeypatch.setenv("RIGCANARY_AGENT_SITE", "lab-b")
+    assert run(["agent", "--show-config", "--mqtt", "broker.lan:2883"]) == 0
+    shown = capsys.readouterr().out
+    assert "hunter2" not in shown
+    in_force = orjson.loads(shown)
+    assert (in_force["site"], in_force["mqtt"]["host"], in_force["mqtt"]["port"]) == (
+        "lab-b",
+        "broker.lan",
+        2883,
+    )
+    monkeypatch.delenv("RIGCANARY_AGENT_MQTT__PASSWORD")
+    assert run(["agent", "--show-config", "--mqtt-password-file", str(secret)]) == 0
+    assert "hunter2" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--source", "nope"], "source 'nope' is not known"),
+        (["--node", "a/b"], "'a/b' must be 1–64 of"),
+        (["--speed", "60"], "nvml measures real devices"),
+        (["--mqtt", "here:there"], "--mqtt 'here:there'"),
+        (["--sim-start", "soon", "--source", "sim"], "--sim-start 'soon'"),
+        (["--source", "nvidia_smi", "--input", "nowhere.xml"], "nowhere.xml"),
+        (["--interval", "0"], "interval_seconds"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["agent", "--once", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+HEADER = (
+    "datetime;Accelerometer1RMS;Accelerometer2RMS;Current;Pressure;Temperature;Thermocouple;"
+    "Voltage;Volume Flow RateRMS;anomaly;changepoint"
+)
+
+
+def skab(folder: Path) -> Path:
+    """A small SKAB: two files of valve1 out of order, two of ``other`` that overlap."""
+
+    def write(name: str, minute: int, anomalies: str) -> None:
+        path = folder / "data" / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            f"2020-03-09 10:{minute:02d}:{i:02d};0.1;0.2;2.0;0.1;80.0;25.0;230.0;32.0;{a}.0;0.0"
+            for i, a in enumerate(anomalies)
+        ]
+        path.write_text("\n".join([HEADER, *rows]) + "\n")
+
+    write("valve1/10", 1, "0011")
+    write("valve1/2", 2, "0110")
+    write("other/1", 3, "1000")
+    write("other/2", 3, "0000")
+    return folder
+
+
+def test_skab_every_row_becomes_one_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet as pq
+
+    out = tmp_path / "out"
+    assert run(["convert", "skab", str(skab(tmp_path / "skab")), str(out), "--json"]) == 0
+    report = orjson.loads(capsys.readouterr().out)
+    assert (report["rows_in"], report["samples_out"], report["devices"]) == (16, 16, 3)
+    assert (report["duplicate_timestamps"], report["implausible"]) == (0, {})
+    assert (report["gaps"], report["longest_gap_seconds"]) == (1, 57.0)
+    table = pq.read_table(out / "telemetry.parquet")
+    row = table.to_pylist()[0]
+    assert row["device"] == "skab-valve1"
+    assert row["vrm_voltage_volts"] == pytest.approx(12.0)
+    assert row["power_watts"] == 460.0
+    assert (row["fan_vibration_g"], row["ambient_celsius"]) == (0.2, 25.0)
+    assert set(table["device"].to_pylist()) == {"skab-valve1", "skab-other-01", "skab-other-02"}
+    assert (out / "failures.csv").read_text() == "device,failed_at,kind\n"
+    assert (out / "labels.csv").read_text().splitlines() == [
+        "device,from,to",
+        "skab-other-01,2020-03-09T10:03:00Z,2020-03-09T10:03:01Z",
+        "skab-valve1,2020-03-09T10:01:02Z,2020-03-09T10:01:04Z",
+        "skab-valve1,2020-03-09T10:02:01Z,2020-03-09T10:02:03Z",
+    ]
+    assert run(["convert", "skab", str(tmp_path / "skab"), str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_skab_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", "skab", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "holds no SKAB data" in capsys.readouterr().err
+    bad = tmp_path / "data" / "valve1" / "0.csv"
+    bad.parent.mkdir(parents=True)
+    bad.write_text("datetime;Current\n2020-03-09 10:00:00;1\n")
+    assert run(["convert", "skab", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert f"{bad}: column 'Accelerometer1RMS' is missing" in capsys.readouterr().err
+
+
+SKAB = Path(__file__).parents[3] / "shared" / "data" / "skab"
+
+
+@pytest.mark.skipif(not SKAB.is_dir(), reason="SKAB is not beside the repository")
+def test_skab_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", "skab", str(SKAB), str(tmp_path / "out"), "--json"]) == 0
+    report = orjson.loads(capsys.readouterr().out)
+    assert (report["rows_in"], report["samples_out"], report["labelled_rows"]) == (
+        46_806,
+        46_806,
+        13_067,
+    )
+    assert (report["devices"], report["duplicate_timestamps"], report["implausible"]) == (17, 0, {})
