@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from runner.job import Job
+from runner.job import ACTIVE, Job
 from runner.migration import Migration, MigrationState
 from runner.placement import NodeView, Place, choose
 
@@ -55,7 +55,8 @@ def find_places(
 
     What other jobs use, or are about to move to, is taken.
     """
-    taken = [place for other in jobs if other.id != job.id for place in other.places]
+    others = [other for other in jobs if other.id != job.id and other.state in ACTIVE]
+    taken = [place for other in others for place in other.places]
     for migration in migrations:
         if migration.job != job.id and migration.state in RESERVING:
             taken.extend(migration.to_places)

@@ -58,15 +58,17 @@ def choose(
 
     Never a cordoned card; a listed card holds one process, a node without a list any number.
     First come the cards (``DEVICE`` or ``NODE/DEVICE``) and nodes of ``prefer`` in their order,
-    then the nodes with the fewest processes, then the order in which nodes and cards are
-    listed. ``only_nodes`` and ``only_devices`` are limits when they are not empty; ``taken``
+    then the nodes with the fewest cordoned cards (power and air are shared), then those with
+    the fewest processes, then the order in which nodes and cards are listed. ``only_nodes`` and ``only_devices`` are limits when they are not empty; ``taken``
     are the places in use, once for each process.
     """
     rank_of_preferred = {name: i for i, name in enumerate(prefer)}
     load = Counter(place.node for place in taken)
     busy = {place for place in taken if place.device is not None}
     order: dict[Place, int] = {}
+    sick: dict[str, int] = {}
     for node in nodes:
+        sick[node.name] = len(node.cordoned_devices)
         if only_nodes and node.name not in only_nodes:
             continue
         for place in node.open_places():
@@ -76,10 +78,10 @@ def choose(
                 continue
             order.setdefault(place, len(order))
 
-    def cost(place: Place) -> tuple[int, int, int]:
+    def cost(place: Place) -> tuple[int, int, int, int]:
         names = (place.device or "", place.node, str(place))
         preferred = min(rank_of_preferred.get(name, len(prefer)) for name in names)
-        return (preferred, load[place.node], order[place])
+        return (preferred, sick[place.node], load[place.node], order[place])
 
     chosen: list[Place] = []
     for _ in range(count):

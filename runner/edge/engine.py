@@ -218,7 +218,7 @@ class Engine:
             self.migrations[changed.id] = changed
 
     def _facts(self, migration: Migration, job: Job, now: int) -> Facts:
-        alive = any(run.poll() is None for run in self._runs.get(job.id, []))
+        alive = job.id in self._runs  # until its end has been judged
         return Facts(
             now_ms=now, job_state=job.state, alive=alive,
             on_device=job.sits_on(migration.node, migration.device),

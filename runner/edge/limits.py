@@ -10,12 +10,11 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 """A notification of a few thousand alerts fits."""
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class Limits:
-    """Answers 413 to a body over ``MAX_BODY_BYTES``, also one sent in pieces."""
+    """Answers 413 to a body over ``MAX_BODY_BYTES``, announced or not.
+
+    The body is read here, so that what comes after never sees a part of one.
+    """
 
     def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
         self._app = app
@@ -25,34 +24,42 @@ class Limits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
-        read = 0
 
         async def counted_send(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 self._count(message["status"])
             await send(message)
 
-        async def bounded_receive() -> Message:
-            nonlocal read
-            message = await receive()
-            if message["type"] == "http.request":
-                read += len(message.get("body", b""))
-                if read > MAX_BODY_BYTES:
-                    raise _TooLarge
-            return message
-
-        too_large = JSONResponse(
-            {"detail": f"the body is over {MAX_BODY_BYTES} bytes"}, 413, {"connection": "close"}
-        )
         length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        announced = int(length) if length.isdigit() else 0
+        body = b"" if announced > MAX_BODY_BYTES else await _read(receive)
+        if body is None:
+            return
+        if max(announced, len(body)) > MAX_BODY_BYTES:
+            too_large = JSONResponse(
+                {"detail": f"the body is over {MAX_BODY_BYTES} bytes"}, 413,
+                {"connection": "close"},
+            )
             await too_large(scope, receive, counted_send)
             return
-        try:
-            await self._app(scope, bounded_receive, counted_send)
-        except _TooLarge:
-            if not started:
-                await too_large(scope, receive, counted_send)
+        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        await self._app(scope, replay, counted_send)
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The body, or as much of it as shows that it is too large; None: the sender has gone."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= MAX_BODY_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts)

@@ -102,6 +102,7 @@ class LocalRun:
                 else lock_is_free(self._job_dir / f"lock-{self._rank}")
             )
             if gone:
+                self._close_input()
                 self._clean_up_after_guard()
                 self._exit = self._read_exit()
             elif self._kills > MAX_KILLS:
