@@ -1,10 +1,11 @@
 """Dead letters: what could not be used, why, and its original bytes (contracts section 3)."""
 
 import base64
-from datetime import UTC, datetime
 from typing import Final
 
 import orjson
+
+from contract.times import rfc3339
 
 REASONS: Final[dict[str, str]] = {
     "too-large": "the payload is over 256 KiB",
@@ -23,13 +24,12 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 
 def dead_letter(reason: str, detail: str, topic: str, received_ms: int, payload: bytes) -> bytes:
     """The dead-letter record as JSON bytes. ``received_ms`` is Unix milliseconds UTC."""
-    received_at = datetime.fromtimestamp(received_ms / 1000, UTC)
     return orjson.dumps(
         {
             "reason": reason,
             "detail": detail[:500],
             "topic": topic,
-            "received_at": received_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "received_at": rfc3339(received_ms),
             "payload_base64": base64.b64encode(payload).decode(),
         }
     )

@@ -1,13 +1,13 @@
 """From signs to decisions: one episode of one device asks for one migration."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from contract.decision import Evidence
 from contract.minute import MINUTE_MS
+from contract.times import rfc3339
 from stream.budget import Transition
 from stream.policy import Policy, RiskHysteresis, health_score
 from stream.rules import Sign
@@ -29,6 +29,9 @@ class Gate(Protocol):
     def ended(self, site: str, node: str, device: str | None, at_ms: int) -> None:
         """The episode is over: the move does not count as open any more."""
 
+    def advance(self, sites: Iterable[str], at_ms: int) -> None:
+        """Let event time pass at these sites: the breaker closes by calm."""
+
     def take(self) -> "list[Transition]":
         """What the breaker did since the last call."""
 
@@ -42,11 +45,6 @@ class DeviceScore:
     risk_15m: float | None
     risk_60m: float | None
     risk_240m: float | None
-
-
-def rfc3339(at_ms: int) -> str:
-    """Milliseconds UTC as ``2026-01-01T00:00:00.000Z``."""
-    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
 def _identifier(prefix: str, *parts: object) -> str:
@@ -190,6 +188,7 @@ class Decider:
                     signs.append(self._predicted(device, score, at_ms, explain))
             rows.append(row)
         state.scored_minute_ms = minute_ms
+        self._gate.advance((state.site,), at_ms)
         decisions = self.on_signs(state, signs, dry_run=dry_run)
         decisions += self._close_calm(state, at_ms) + self._breaker()
         risks = {

@@ -43,6 +43,8 @@ class Outgoing:
     device: str | None
     body: str
     pending: list[str]
+    created_at: float
+    """Unix seconds of the wall clock, from which the 24 hours of retries count."""
 
 
 @dataclass(slots=True)

@@ -45,9 +45,6 @@ class BridgeMetrics:
             "Deliveries to Kafka that were tried again",
             registry=r,
         )
-        self.dropped = Counter(
-            "rigcanary_bridge_dropped", "QoS 0 messages dropped, too many being in hand", registry=r
-        )
         self.connections = Counter(
             "rigcanary_bridge_mqtt_connections", "MQTT connections made", registry=r
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 
 from stream import state as node_state
@@ -67,7 +68,9 @@ class Outbox:
         decided_ms = decision["decided_ms"]
         text = body(decision["type"], decided_ms, data).decode()
         state.outbox.append(
-            node_state.Outgoing(webhook_id, decision["type"], data.get("device"), text, receivers)
+            node_state.Outgoing(
+                webhook_id, decision["type"], data.get("device"), text, receivers, time.time()
+            )
         )
 
     def submit(self, partition: int, key: str, state: NodeState) -> None:
@@ -81,7 +84,7 @@ class Outbox:
                     Outgoing(
                         webhook_id=entry.webhook_id, type=entry.type, site=state.site,
                         device_key=f"{key}/{entry.device or ''}", body=entry.body.encode(),
-                        receiver=receiver,
+                        receiver=receiver, created_at=entry.created_at,
                     )
                 )
 
@@ -95,6 +98,8 @@ class Outbox:
     def forget(self) -> None:
         """The partitions were taken away; who gets them sends what is left."""
         self._where.clear()
+        if self.deliverer is not None:
+            self.deliverer.withdraw(lambda _: True)
 
     async def on_delivered(self, delivery: Delivery) -> None:
         """Record a finished delivery and drop it from the outbox."""

@@ -32,7 +32,7 @@ class Partition:
     next_offset: int | None = None
     last_arrival: float = 0.0
     idle_closed: bool = True
-    sought: int | None = None
+    sought_at: float = float("-inf")
 
     def state(self, site: str, node: str, key: str) -> NodeState:
         """The state of a node, new if it was not known."""

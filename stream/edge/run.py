@@ -75,9 +75,12 @@ def _load(model: str) -> Predictor:
 
 
 def _histories(settings: WorkerSettings) -> list[History]:
+    histories: list[History] = []
+    if settings.state is None and settings.influx is None:
+        return histories
+    # pyarrow and influxdb-client cost a second of start and 60 MB: only where they are used.
     from stream.edge.history import InfluxHistory, ParquetHistory
 
-    histories: list[History] = []
     if settings.state is not None:
         histories.append(ParquetHistory(Path(settings.state) / "history"))
     if settings.influx is not None:

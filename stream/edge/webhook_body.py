@@ -1,19 +1,14 @@
 """The body of a webhook (contracts section 6)."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
+from contract.times import rfc3339
+
 MAX_BODY_BYTES: Final = 20_000
 """Standard Webhooks 1.0.0 asks for payloads under 20 kB."""
-
-
-def rfc3339(at_ms: int) -> str:
-    """Milliseconds UTC as ``2026-01-01T00:00:00.000Z``."""
-    at = datetime.fromtimestamp(at_ms // 1000, UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
 def body(webhook_type: str, timestamp_ms: int, data: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from stream.edge.webhook_body import rfc3339
+from contract.times import rfc3339
 from stream.edge.webhook_http import Outgoing
 
 Delivery = TypedDict(

@@ -28,6 +28,7 @@ from stream.edge.closing import Closer
 from stream.edge.intake import Intake
 from stream.edge.metrics import WorkerMetrics
 from stream.edge.outbox import Outbox
+from stream.edge.partition import Partition
 from stream.edge.publish import Publisher
 from stream.edge.scoring import Scorer
 from stream.edge.shared import History, Predictor, Shared
@@ -44,6 +45,7 @@ log = logging.getLogger("rigcanary.worker")
 CLOSE_SECONDS: Final = 0.1
 SILENCE_SECONDS: Final = 1.0
 STATUS_SECONDS: Final = 5.0
+SEEK_AGAIN_SECONDS: Final = 3.0
 PING_GRACE_SECONDS: Final = 5.0
 """How long a fresh start waits for a receiver's answer to ``test.ping`` before it is ready."""
 _RAW: Final = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw",
@@ -224,18 +226,35 @@ class Worker:
             await self.intake.structural(event)
 
     async def _in_sequence(self, event: Any) -> bool:
-        """Guard against records that Faust skipped: seek back to the first missing one, once."""
+        """Guard against records that Faust skipped: nothing is taken before what was skipped.
+
+        A skipped record followed by acknowledged ones would be committed past and lost. So
+        everything beyond the expected offset is left out until a seek has brought it back.
+        """
         partition = self.shared.partition(event.message.partition)
-        offset, expected = event.message.offset, partition.next_offset
-        if expected is not None and offset > expected and partition.sought != expected:
-            partition.sought = expected
-            self.shared.metrics.errors.labels("offset_jump").inc()
-            log.warning("partition %d: offset %d after %d, seeking back", partition.number, offset,
-                        expected - 1)
-            await self.app.consumer.seek(TP(TELEMETRY, partition.number), expected)
+        tp, offset = TP(TELEMETRY, partition.number), event.message.offset
+        if partition.next_offset is None:
+            # Where Faust seeks to after recovery; it keeps that to itself.
+            partition.next_offset = self.app.consumer._committed_offset.get(tp) or 0
+        if offset > partition.next_offset:
+            earliest = (await self.app.consumer.earliest_offsets(tp)).get(tp) or 0
+            partition.next_offset = max(partition.next_offset, earliest)
+        if offset > partition.next_offset:
+            await self._seek_back(partition, tp, offset)
+        if offset != partition.next_offset:
             return False
         partition.next_offset = offset + 1
         return True
+
+    async def _seek_back(self, partition: Partition, tp: Any, offset: int) -> None:
+        now = time.monotonic()
+        if now - partition.sought_at < SEEK_AGAIN_SECONDS:
+            return  # records that were already on their way
+        partition.sought_at = now
+        self.shared.metrics.errors.labels("offset_jump").inc()
+        log.warning("partition %d: record %s came before %s, seeking back", partition.number,
+                    offset, partition.next_offset)
+        await self.app.consumer.seek(tp, partition.next_offset)
 
     async def _revoked(self, _app: Any, revoked: Any, **_: Any) -> None:
         # Nothing begun before may still write when the next owner starts to read.
@@ -318,7 +337,7 @@ class Worker:
         async with self._closing:
             self.shared.draining = True
             await self.closer.close_due(everything=True)
-        await asyncio.wait_for(self.app.commit(), 5.0)
+        await asyncio.wait_for(self.app.consumer.commit(), 5.0)
 
 
 class FaustWorker(faust.Worker):
@@ -351,10 +370,11 @@ class FaustWorker(faust.Worker):
             self._stop_task = self.loop.create_task(self._drain_and_stop(number))
 
     async def _drain_and_stop(self, number: signal.Signals) -> None:
-        if self._rigcanary.shared.settings.profile == "embedded":
-            try:
+        try:
+            if self._rigcanary.shared.settings.profile == "embedded":
                 await asyncio.wait_for(self._rigcanary.drain(), 10.0)
-            except TimeoutError:
-                log.warning("stopping without having stored every open minute: Kafka is too slow")
-        await self._rigcanary.stop_edges()
-        self._schedule_shutdown(number)
+            await self._rigcanary.stop_edges()
+        except TimeoutError:
+            log.warning("stopping without having stored every open minute: Kafka is too slow")
+        finally:
+            self._schedule_shutdown(number)
