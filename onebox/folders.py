@@ -43,13 +43,18 @@ def state_folder(folder: Path | None, print_line: Callable[[str], None]) -> Iter
         raise
     finally:
         if not (temporary / _KEPT).exists():
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
 
 
 def keep(folder: Path) -> Path:
     """Keep a temporary state folder; returns where its logs are."""
     (folder / _KEPT).touch()
     return folder / "log"
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder of our making; what a killed child still writes there may stay."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take_empty(folder: Path) -> None:

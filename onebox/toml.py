@@ -12,6 +12,11 @@ def dumps(values: Mapping[str, Any]) -> str:
     return _table(values, ())
 
 
+def _plain(value: Any) -> str:
+    # TOML wants DEL escaped, JSON does not care; what JSON escapes, TOML reads.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _is_tables(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
 
@@ -19,7 +24,7 @@ def _is_tables(value: Any) -> bool:
 def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
     lines = [
         # Text, numbers, booleans and lists of them are spelt alike in JSON and TOML.
-        f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}\n"
+        f"{json.dumps(key)} = {_plain(value)}\n"
         for key, value in values.items()
         if not isinstance(value, Mapping) and not _is_tables(value)
     ]

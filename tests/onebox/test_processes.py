@@ -40,6 +40,14 @@ def says(child_log: Path, text: str):
     return ready
 
 
+def alive(pid: int) -> bool:
+    """Runs; one that ended and waits for init to take note does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def never() -> bool:
     return False
 
@@ -63,7 +71,7 @@ async def test_ready_output_and_end(tmp_path: Path) -> None:
         assert pid is not None
         assert os.getpgid(pid) == pid  # a Ctrl-C at the terminal does not reach it
     assert seen == [("part", s) for s in ("starting", "ready", "stopping", "ended")]
-    assert not psutil.pid_exists(pid)
+    assert not alive(pid)
 
 
 async def test_one_that_ignores_term_is_killed(tmp_path: Path) -> None:
@@ -80,8 +88,8 @@ async def test_grandchildren_in_their_own_session_end_too(tmp_path: Path) -> Non
     async with Supervisor(tmp_path) as supervisor:
         child = await supervisor.start(spec(HAS_A_CHILD, ready=says(tmp_path / "part.log", "\n")))
         grandchild = int(child.output.last[0])
-        assert psutil.pid_exists(grandchild)
-    await until(lambda: not psutil.pid_exists(grandchild))
+        assert alive(grandchild)
+    await until(lambda: not alive(grandchild))
 
 
 async def test_failing_start_says_why(tmp_path: Path) -> None:
@@ -194,4 +202,4 @@ def test_nothing_outlives_the_supervisor(tmp_path: Path, number: signal.Signals)
     while (left := sentinel.marked(run_id)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
-    assert not any(psutil.pid_exists(int(pid)) for pid in pids)
+    assert not any(alive(int(pid)) for pid in pids)
