@@ -17,6 +17,7 @@ REASONS: Final[dict[str, str]] = {
     "future": "the time stamp is more than five minutes past the receiver's clock",
     "late": "the sample came after the ten minutes that late samples are allowed",
     "too-many-messages": "more messages of one node in one minute than are accepted",
+    "too-many-names": "more nodes, or more devices of a node, than are remembered",
     "record": "a Kafka record is not {\"messages\": […]}",
 }
 MAX_PAYLOAD_BYTES: Final = 256 * 1024

@@ -16,6 +16,7 @@ from stream.state import DeviceState, Episode, NodeState
 HORIZON_SECONDS: Final = 3600
 """The served risk is that of a failure within the next 60 minutes."""
 _SIGN_HEALTH: Final = 0.0
+DAY_MS: Final = 86_400_000
 
 Decision = dict[str, Any]
 
@@ -188,6 +189,7 @@ class Decider:
                     signs.append(self._predicted(device, score, at_ms, explain))
             rows.append(row)
         state.scored_minute_ms = minute_ms
+        _forget_replaced(state, at_ms)
         self._gate.advance((state.site,), at_ms)
         decisions = self.on_signs(state, signs, dry_run=dry_run)
         decisions += self._close_calm(state, at_ms) + self._breaker()
@@ -251,6 +253,15 @@ class Decider:
                 "reason": f"no sign for {self.policy.calm_minutes} minutes",
             },
         }
+
+
+def _forget_replaced(state: NodeState, at_ms: int) -> None:
+    """Cards not seen for a day, and without an open story, were taken out of the rig."""
+    for name in [
+        n for n, d in state.devices.items() if d.episode is None and d.seen_ms < at_ms - DAY_MS
+    ]:
+        del state.devices[name]
+        state.rules.uncorrected.pop(name, None)
 
 
 def _rounded(risk: float | None) -> float | None:

@@ -100,6 +100,10 @@ class Intake:
         waits_for: set[NodeMinute], pending: list[Any],
     ) -> None:
         shared, key = self._shared, sample.key
+        if not partition.roster.admit(key, sample.devices, sample.ts_ms):
+            many = UnusableMessage("too-many-names", f"nodes, or devices of {key}, are too many")
+            pending.append(self._reject(partition, many, received_ms, _bytes(raw)))
+            return
         arrival = partition.book.add(sample)
         if arrival is Arrival.LATE:
             late = UnusableMessage("late", "its minute closed over ten minutes ago")

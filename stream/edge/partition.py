@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from stream.roster import Roster
 from stream.state import NodeState
 from stream.watermark import MinuteBook, NodeMinute
 from stream.window import WindowStore
@@ -25,6 +26,7 @@ class Partition:
 
     number: int
     book: MinuteBook = field(default_factory=MinuteBook)
+    roster: Roster = field(default_factory=Roster)
     windows: WindowStore = field(default_factory=WindowStore)
     states: dict[str, NodeState] = field(default_factory=dict)
     held: deque[Held] = field(default_factory=deque)
