@@ -43,19 +43,25 @@ def to_ms(values: "pd.Series[Any]", where: str) -> npt.NDArray[np.int64]:
         ConfigError: naming ``where`` when they are neither.
     """
     if isinstance(values.dtype, pd.DatetimeTZDtype) or values.dtype.kind == "M":
-        stamps = pd.to_datetime(values, utc=True)
-    else:
-        seconds = pd.to_numeric(values, errors="coerce")
-        if seconds.notna().all():
-            if len(seconds) and not seconds.abs().max() < 1e11:
-                raise ConfigError(f"{where}: time stamps must be Unix seconds or RFC 3339")
-            return np.rint(seconds.to_numpy(dtype=np.float64) * 1000).astype(np.int64)
-        stamps = pd.to_datetime(values.astype(str), utc=True, format="ISO8601", errors="coerce")
-    if stamps.isna().any():
-        bad = values[stamps.isna()].iloc[0]
-        raise ConfigError(f"{where}: {bad!r} is no time stamp; write RFC 3339 or Unix seconds")
-    ms = stamps.to_numpy(dtype="datetime64[ms]").astype(np.int64)
-    return np.asarray(ms, dtype=np.int64)
+        stamps = pd.to_datetime(values, utc=True).to_numpy(dtype="datetime64[ms]")
+        if np.isnat(stamps).any():
+            raise ConfigError(f"{where}: a time stamp is missing")
+        return np.asarray(stamps.astype(np.int64))
+    seconds = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    ms = np.rint(np.nan_to_num(seconds) * 1000)
+    text = np.isnan(seconds)
+    if text.any():
+        stamps = pd.to_datetime(
+            values[text].astype(str), utc=True, format="ISO8601", errors="coerce"
+        ).to_numpy(dtype="datetime64[ms]")
+        if np.isnat(stamps).any():
+            bad = values[text][np.isnat(stamps)].iloc[0]
+            raise ConfigError(
+                f"{where}: {bad!r} is no time stamp; write RFC 3339 or Unix seconds")
+        ms[text] = stamps.astype(np.int64)
+    if not (np.abs(ms) < 1e14).all():
+        raise ConfigError(f"{where}: time stamps must be Unix seconds or RFC 3339")
+    return ms.astype(np.int64)
 
 
 def read_outcomes(folder: Path) -> dict[str, Outcome]:

@@ -19,7 +19,6 @@ sensor that the card does not have. What is missing is 0 after scaling, told apa
 coverage; every feature lies within ±8, whatever comes in.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +37,8 @@ SHORT_MINUTES: Final = 5
 LONG_MINUTES: Final = 20
 LOAD_WATTS: Final = 30.0
 """Below this a card idles, and temperature over power says nothing of its cooler."""
+_CHUNK: Final = 128
+"""Windows computed at once, so that they stay in the processor's cache."""
 ASSUMED_AMBIENT_CELSIUS: Final = 25.0
 """Stands in for a rig without an inlet sensor; the coverage of the sensor says so."""
 
@@ -115,57 +116,86 @@ FEATURES_VERSION: Final = module_hash(__file__, (*COLUMNS, *FEATURES))
 """Changes whenever the columns, the features or this module's code change."""
 
 
-def _column(rows_BTC: Array, name: str) -> Array:
-    return rows_BTC[:, :, COLUMN_INDEX[name]]
+def _moving_sum(z: Array, minutes: int) -> Array:
+    """Sum of the last ``minutes`` entries along the second last axis, by doubling."""
+    total, width = z.copy(), 1
+    for bit in bin(minutes)[3:]:
+        total[..., width:, :] += total[..., :-width, :].copy()
+        width *= 2
+        if bit == "1":
+            total[..., 1:, :] = total[..., :-1, :].copy()
+            total[..., :1, :] = 0
+            total += z
+            width += 1
+    return total
+
+
+def _trailing_mean(z: Array, present: Array, minutes: int) -> Array:
+    """Mean of the present values of the last ``minutes`` minutes, 0 without any."""
+    count = np.maximum(_moving_sum(present, minutes), 1)
+    return np.asarray(_moving_sum(z, minutes) / count, dtype=np.float32)
 
 
 def _ratio(upper: Array, lower: Array, low: float) -> Array:
     """``upper / lower`` where ``lower`` is at least ``low``, NaN elsewhere."""
-    return np.where(lower >= low, upper / np.maximum(lower, low), np.nan).astype(np.float32)
+    return np.where(lower >= low, upper / np.maximum(lower, np.float32(low)), np.float32(np.nan))
 
 
-def _trailing_mean(z: Array, present: Array, minutes: int) -> Array:
-    """Mean of the present values of the last ``minutes`` minutes [B, T, K], 0 without any."""
-    total = np.cumsum(z, axis=1)
-    count = np.cumsum(present, axis=1)
-    if z.shape[1] > minutes:
-        total[:, minutes:] -= total[:, :-minutes].copy()
-        count[:, minutes:] -= count[:, :-minutes].copy()
-    return np.asarray(total / np.maximum(count, 1), dtype=np.float32)
-
-
-def _derived(mean: Callable[[str], Array], smooth_power: Array) -> dict[str, Array]:
-    """Physical quantities [B, T] in their own unit, NaN where a part is missing."""
-    temperature, ambient = mean("temperature_celsius"), mean("ambient_celsius")
-    rpm, vibration = mean("fan_speed_rpm"), mean("fan_vibration_g")
-    rise = temperature - np.where(np.isnan(ambient), ASSUMED_AMBIENT_CELSIUS, ambient)
+def _derived(rows: "_Rows") -> dict[str, Array]:
+    """Physical quantities [T, B] in their own unit, NaN where a part is missing."""
+    temperature, ambient = rows["temperature_celsius_mean"], rows["ambient_celsius_mean"]
+    rpm, vibration = rows["fan_speed_rpm_mean"], rows["fan_vibration_g_mean"]
+    power = rows["power_watts_mean"]
+    # The cooler follows the power within minutes.
+    no_power = np.isnan(power)
+    smooth = _trailing_mean(np.where(no_power, np.float32(0), power),
+                            (~no_power).astype(np.float32), SHORT_MINUTES)
+    smooth[no_power] = np.nan
+    rise = temperature - np.where(np.isnan(ambient), np.float32(ASSUMED_AMBIENT_CELSIUS), ambient)
     return {
-        "thermal_resistance": _ratio(rise, smooth_power, LOAD_WATTS),
-        "memory_over_core_celsius": mean("memory_temperature_celsius") - temperature,
-        "fan_rpm_per_duty": _ratio(rpm, mean("fan_duty_ratio"), 0.05),
-        "vibration_per_rpm": vibration / (rpm / 1000 + 0.3),
-        "vibration_order": _ratio(mean("fan_vibration_hertz") * 60, rpm, 60.0),
-        "ripple_at_load": mean("vrm_ripple_volts") / (0.25 + mean("power_watts") / 300),
-        "pcie_width_ratio": _ratio(mean("pcie_link_width"), mean("pcie_link_width_max"), 1.0),
+        "thermal_resistance": _ratio(rise, smooth, LOAD_WATTS),
+        "memory_over_core_celsius": rows["memory_temperature_celsius_mean"] - temperature,
+        "fan_rpm_per_duty": _ratio(rpm, rows["fan_duty_ratio_mean"], 0.05),
+        "vibration_per_rpm": vibration / (rpm / 1000 + np.float32(0.3)),
+        "vibration_order": _ratio(rows["fan_vibration_hertz_mean"] * 60, rpm, 60.0),
+        "ripple_at_load": rows["vrm_ripple_volts_mean"] / (power / 300 + np.float32(0.25)),
+        "pcie_width_ratio": _ratio(
+            rows["pcie_link_width_mean"], rows["pcie_link_width_max_mean"], 1.0),
     }
 
 
 def _scale(series: Series, value: Array) -> Array:
     if series.name in _LOGARITHMIC:
         floor = series.floor if series.floor is not None else 1e-6
-        value = np.log(np.maximum(value, floor) / series.reference)
-        return np.asarray(value / series.scale, dtype=np.float32)
-    return np.asarray((value - series.reference) / series.scale, dtype=np.float32)
+        value = np.log(np.maximum(value, np.float32(floor)) / np.float32(series.reference))
+        return value / np.float32(series.scale)
+    return (value - np.float32(series.reference)) / np.float32(series.scale)
 
 
 def _spread(series: Series, std: Array, mean: Array) -> Array:
     if series.name in _LOGARITHMIC:
-        std = std / np.maximum(np.abs(mean), series.floor or 1e-6)
-    return np.asarray(np.log1p(np.maximum(std, 0) / series.spread), dtype=np.float32)
+        std = std / np.maximum(np.abs(mean), np.float32(series.floor or 1e-6))
+    return np.log1p(np.maximum(std, np.float32(0)) / np.float32(series.spread))
 
 
 def _clean(values: Array, bound: float = BOUND) -> Array:
-    return np.clip(np.nan_to_num(values, nan=0.0, posinf=bound, neginf=-bound), -bound, bound)
+    """In place: NaN becomes 0, the rest lies within the bound."""
+    np.clip(values, -bound, bound, out=values)
+    values[np.isnan(values)] = 0
+    return values
+
+
+class _Rows:
+    """Columns of windows, each contiguous: float32 [T, B]."""
+
+    def __init__(self, rows_BTC: Array) -> None:
+        self._rows_CTB = np.ascontiguousarray(rows_BTC.transpose(2, 1, 0), dtype=np.float32)
+        self._rows_CTB[np.isinf(self._rows_CTB)] = np.nan
+        # Nothing plausible is larger; keeps products of two values inside float32.
+        np.clip(self._rows_CTB, -1e16, 1e16, out=self._rows_CTB)
+
+    def __getitem__(self, column: str) -> Array:
+        return self._rows_CTB[COLUMN_INDEX[column]]
 
 
 def features(rows_BTC: Array) -> Array:
@@ -180,109 +210,87 @@ def features(rows_BTC: Array) -> Array:
     """
     if rows_BTC.ndim != 3 or rows_BTC.shape[2] != len(COLUMNS):
         raise ValueError(f"rows_BTC has shape {rows_BTC.shape}, [B, T, {len(COLUMNS)}] expected")
+    x_BTF = np.empty((*rows_BTC.shape[:2], len(FEATURES)), dtype=np.float32)
     with np.errstate(all="ignore"):
-        rows = np.where(np.isfinite(rows_BTC), rows_BTC, np.nan).astype(np.float32, copy=False)
-        # Nothing plausible is larger; keeps products of two values inside float32.
-        rows = np.clip(rows, -1e16, 1e16)
-        return _features(rows)
+        for at in range(0, len(rows_BTC), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            x_BTF[part] = _features(_Rows(rows_BTC[part])).transpose(2, 1, 0)
+    return x_BTF
 
 
-def _features(rows: Array) -> Array:
-    def mean(signal: str) -> Array:
-        return _column(rows, signal + "_mean")
-
-    power = mean("power_watts")[:, :, None]
-    has_power = ~np.isnan(power)
-    smooth = _trailing_mean(
-        np.nan_to_num(power), has_power.astype(np.float32), SHORT_MINUTES)[:, :, 0]
-    derived = _derived(mean, np.where(has_power[:, :, 0], smooth, np.float32(np.nan)))
-    values = [derived[s.name] if s.name in derived else mean(s.name) for s in SERIES]
-
-    z = np.stack([_scale(s, v) for s, v in zip(SERIES, values, strict=True)], axis=2)
-    present = np.isfinite(z)
-    z = _clean(z, 4 * BOUND)
-    present_number = present.astype(np.float32)
-    early = present & (np.cumsum(present, axis=1) <= BASELINE_MINUTES)
+def _features(rows: _Rows) -> Array:
+    """Features [F, T, B]."""
+    derived = _derived(rows)
+    values = [derived[s.name] if s.name in derived else rows[s.name + "_mean"] for s in SERIES]
+    z = np.stack([_scale(s, v) for s, v in zip(SERIES, values, strict=True)])
+    present = np.isfinite(z).astype(np.float32)
+    _clean(z, 4 * BOUND)
+    early = present * (np.cumsum(present, axis=1) <= BASELINE_MINUTES)
     base = (z * early).sum(axis=1, keepdims=True) / np.maximum(
-        early.sum(axis=1, keepdims=True), 1)
-    gain = np.array([s.gain for s in SERIES], dtype=np.float32)
-    short = _trailing_mean(z, present_number, SHORT_MINUTES)
-    long = _trailing_mean(z, present_number, LONG_MINUTES)
-    by_kind = {
-        "level": z,
-        "delta": (z - base) * gain * present_number,
-        "slope": (short - long) * gain * present_number,
-    }
-    parts = [by_kind[kind][:, :, _PICKED[kind]] for kind in ("level", "delta", "slope")]
+        early.sum(axis=1, keepdims=True), np.float32(1))
+    gain = np.array([s.gain for s in SERIES], dtype=np.float32)[:, None, None]
+    gained = present * gain
+    slope = _trailing_mean(z, present, SHORT_MINUTES) - _trailing_mean(z, present, LONG_MINUTES)
+    parts = [z[_PICKED["level"]], ((z - base) * gained)[_PICKED["delta"]],
+             (slope * gained)[_PICKED["slope"]]]
     parts.append(np.stack([
-        _spread(SERIES[i], _within_minute(rows, i, "std"), values[i])
-        for i in _PICKED["spread"]], axis=2))
+        _spread(SERIES[i], _within_minute(rows, i, "std"), values[i]) for i in _PICKED["spread"]]))
     for kind, statistic in (("peak", "max"), ("trough", "min")):
         parts.append(np.stack([
-            _scale(SERIES[i], _within_minute(rows, i, statistic)) * gain[i] - z[:, :, i] * gain[i]
-            for i in _PICKED[kind]], axis=2))
+            (_scale(SERIES[i], _within_minute(rows, i, statistic)) - z[i]) * gained[i]
+            for i in _PICKED[kind]]))
     parts += [_coverage(rows), _counters(rows), _telemetry(rows)]
-    return np.concatenate([_clean(part) for part in parts], axis=2, dtype=np.float32)
+    return np.concatenate([_clean(part) for part in parts])
 
 
-def _within_minute(rows: Array, index: int, statistic: str) -> Array:
+def _within_minute(rows: _Rows, index: int, statistic: str) -> Array:
     name = SERIES[index].name
     if name == "vibration_order":  # varies within a minute as its line does
-        std = _column(rows, "fan_vibration_hertz_std")
-        return std * 60 / np.maximum(_column(rows, "fan_speed_rpm_mean"), 60)
-    return _column(rows, name + "_" + statistic)
+        rpm = np.maximum(rows["fan_speed_rpm_mean"], np.float32(60))
+        return rows["fan_vibration_hertz_std"] * 60 / rpm
+    return rows[name + "_" + statistic]
 
 
-def _coverage(rows: Array) -> Array:
-    samples = np.maximum(_column(rows, "samples"), 1)
-    return np.stack([_column(rows, s.name + "_count") / samples for s in SIGNALS], axis=2)
+def _coverage(rows: _Rows) -> Array:
+    samples = np.maximum(rows["samples"], np.float32(1))
+    return np.stack([rows[s.name + "_count"] / samples for s in SIGNALS])
 
 
-def _counters(rows: Array) -> Array:
+def _counters(rows: _Rows) -> Array:
     parts = []
     for counter in COUNTERS:
-        first, last, increase = (
-            _column(rows, counter.name + "_" + statistic).astype(np.float64)
-            for statistic in ("first", "last", "increase")
-        )
+        first, last = rows[counter.name + "_first"], rows[counter.name + "_last"]
+        total = np.maximum(np.nan_to_num(rows[counter.name + "_increase"]), np.float32(0))
         # The step from the last minute before that had samples; a decrease is a reset.
-        step = np.maximum(first[:, 1:] - _forward_filled(last)[:, :-1], 0)
-        total = np.nan_to_num(np.maximum(increase, 0))
-        total[:, 1:] += np.nan_to_num(step)
-        total = np.minimum(total, 1e9)
-        ones = np.ones_like(total)[:, :, None]
-        recent = _trailing_mean(total[:, :, None], ones, SHORT_MINUTES)[:, :, 0]
-        parts += [np.log1p(total), np.log1p(np.maximum(recent, 0) * SHORT_MINUTES) / 2,
-                  np.log1p(np.cumsum(total, axis=1)) / 2]
-    return np.stack(parts, axis=2).astype(np.float32)
+        step = first[1:] - _forward_filled(last)[:-1]
+        total[1:] += np.maximum(np.nan_to_num(step), np.float32(0))
+        np.minimum(total, np.float32(1e6), out=total)
+        recent = _moving_sum(total, SHORT_MINUTES)
+        parts += [np.log1p(total), np.log1p(recent) / 2,
+                  np.log1p(np.cumsum(total, axis=0, dtype=np.float32)) / 2]
+    return np.stack(parts)
 
 
-def _forward_filled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """``values`` [B, T] with NaN replaced by the value before it, where there is one."""
-    at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
-    return np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1)
+def _forward_filled(values: Array) -> Array:
+    """``values`` [T, B] with NaN replaced by the value before it, where there is one."""
+    at = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
+    return np.take_along_axis(values, np.maximum.accumulate(at, axis=0), axis=0)
 
 
-def _telemetry(rows: Array) -> Array:
-    samples = np.nan_to_num(np.maximum(_column(rows, "samples"), 0))
+def _telemetry(rows: _Rows) -> Array:
+    samples = np.maximum(np.nan_to_num(rows["samples"]), np.float32(0))
     present = samples > 0
     # Rows before the first one are a start, not a loss.
-    started = np.maximum.accumulate(present, axis=1)
-    typical = np.maximum(samples.max(axis=1, keepdims=True), 1)
-    share = samples / typical
+    started = np.maximum.accumulate(present, axis=0).astype(np.float32)
+    share = samples / np.maximum(samples.max(axis=0), np.float32(1))
     by_state = [
-        np.nan_to_num(_column(rows, "samples_" + state)) / np.maximum(samples, 1)
+        np.nan_to_num(rows["samples_" + state]) / np.maximum(samples, np.float32(1))
         for state in STATES if state != "ok"
     ]
-    missing = np.where(started, 1 - share, 0)[:, :, None]
-    failing = np.clip(sum(by_state[:2]), 0, 1)[:, :, None]
-    recent = [
-        _trailing_mean(
-            np.asarray(part, dtype=np.float32), started[:, :, None].astype(np.float32),
-            LONG_MINUTES)[:, :, 0] * 4
-        for part in (missing, failing)
-    ]
-    return np.stack([present.astype(np.float32), share, *by_state, *recent], axis=2)
+    missing = (1 - share) * started
+    failing = np.clip(by_state[0] + by_state[1], 0, 1)
+    recent = [_trailing_mean(part, started, LONG_MINUTES) * 4 for part in (missing, failing)]
+    return np.stack([present.astype(np.float32), share, *by_state, *recent])
 
 
 def aggregates(x_BTF: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.errors import RigcanaryError
+from models.features import FEATURES
 from models.network import Scaler, build, tensorflow
 
 _CLIP_NORM: Final = 1.0
@@ -19,12 +20,19 @@ _MIN_STD: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """How long and how fast; ``threads`` is TensorFlow's pool."""
+    """How long and how fast; ``threads`` is TensorFlow's pool.
+
+    ``level_jitter`` shifts each ``:level`` feature of a window by one normal number (in its
+    standard deviations), so that cards are not learnt by heart; ``noise`` is added to all.
+    """
 
     epochs: int = 14
     patience: int = 4
     batch: int = 256
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 2e-3
+    level_jitter: float = 0.7
+    noise: float = 0.15
     seed: int = 0
     threads: int = 2
 
@@ -69,7 +77,8 @@ def fit_network(
     x_NTF, y_NH = training
     scaler = scaler_of(x_NTF)
     model = build(scaler, options.seed)
-    optimizer = keras.optimizers.Adam(options.learning_rate, clipnorm=_CLIP_NORM)
+    optimizer = keras.optimizers.AdamW(
+        options.learning_rate, weight_decay=options.weight_decay, clipnorm=_CLIP_NORM)
     optimizer.build(model.trainable_variables)
     rate = tf.Variable(options.learning_rate, dtype=tf.float32)
 
@@ -79,10 +88,18 @@ def fit_network(
         each = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.maximum(y, 0.0), logits=logits)
         return tf.reduce_sum(each * known) / tf.maximum(tf.reduce_sum(known), 1.0)
 
+    level_F = np.array([name.endswith(":level") for name in FEATURES], np.float32)
+    shift_F = tf.constant(scaler.std_F * level_F * options.level_jitter)
+    noise_F = tf.constant(scaler.std_F * options.noise)
+
     @tf.function
     def step(x: Any, y: Any) -> Any:
+        x = tf.cast(x, tf.float32)
+        shape = tf.shape(x)
+        x += tf.random.normal((shape[0], 1, shape[2])) * shift_F
+        x += tf.random.normal(shape) * noise_F
         with tf.GradientTape() as tape:
-            loss = loss_of(tf.cast(x, tf.float32), y, True)
+            loss = loss_of(x, y, True)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss

@@ -49,10 +49,11 @@ class FastWalk:
     def __init__(self, score_N: Scores, policy: Policy | None = None) -> None:
         policy = policy or Policy()
         n, k = policy.of_scorings, policy.raise_scorings
-        padded = np.r_[np.full(n - 1, -np.inf), score_N]
-        recent = np.sort(np.lib.stride_tricks.sliding_window_view(padded, n), axis=1)
-        self.effective_N: Scores = recent[:, n - k] if len(score_N) else score_N
-        self._largest_N: Scores = recent[:, -1] if len(score_N) else score_N
+        # One row ahead of the scores, so that there is a window even without any.
+        padded = np.r_[np.full(n, -np.inf), score_N]
+        recent = np.sort(np.lib.stride_tricks.sliding_window_view(padded, n)[1:], axis=1)
+        self.effective_N: Scores = recent[:, n - k]
+        self._largest_N: Scores = recent[:, -1]
         self._largest_N[: n - 1] = np.inf  # nothing clears before n scorings
         self._clear_ratio = policy.clear_ratio
 
