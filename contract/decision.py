@@ -6,8 +6,13 @@ Cause = Literal["predicted", "threshold", "lost", "node_lost"]
 CAUSES: Final[tuple[Cause, ...]] = ("predicted", "threshold", "lost", "node_lost")
 
 WebhookType = Literal[
-    "migration.requested", "migration.withdrawn", "device.quarantined", "device.released",
-    "breaker.opened", "breaker.closed", "test.ping",
+    "migration.requested",
+    "migration.withdrawn",
+    "device.quarantined",
+    "device.released",
+    "breaker.opened",
+    "breaker.closed",
+    "test.ping",
 ]
 
 

@@ -19,8 +19,14 @@ TELEMETRY_SCHEMA: Final = "rigcanary.telemetry/1"
 EVENT_SCHEMA: Final = "rigcanary.event/1"
 
 EVENT_TYPES: Final = (
-    "device_lost", "device_unresponsive", "device_returned", "xid", "ecc_uncorrected",
-    "pcie_width_low", "node_online", "node_offline",
+    "device_lost",
+    "device_unresponsive",
+    "device_returned",
+    "xid",
+    "ecc_uncorrected",
+    "pcie_width_low",
+    "node_online",
+    "node_offline",
 )
 """Types of contracts section 2, and the two that the bridge makes of a node's status."""
 
@@ -96,7 +102,9 @@ def check_ts_ms(message: Message, received_ms: int) -> int:
     return ts_ms
 
 
-def _check_envelope(message: Any, schema: str, required: tuple[str, ...], received_ms: int) -> Message:
+def _check_envelope(
+    message: Any, schema: str, required: tuple[str, ...], received_ms: int
+) -> Message:
     if not isinstance(message, dict):
         raise UnusableMessage("schema", "the payload is not a JSON object")
     if message.get("schema") != schema:
@@ -162,6 +170,6 @@ def check_topic_agrees(message: Message, topic: MqttTopic) -> None:
     """Raise ``UnusableMessage('topic')`` when the body names another site or node."""
     if (message["site"], message["node"]) != (topic.site, topic.node):
         raise UnusableMessage(
-            "topic", f"topic says {topic.site}/{topic.node}, "
-            f"body says {message['site']}/{message['node']}"
+            "topic",
+            f"topic says {topic.site}/{topic.node}, body says {message['site']}/{message['node']}",
         )

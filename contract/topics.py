@@ -44,7 +44,8 @@ def parse_mqtt_topic(topic: str) -> MqttTopic:
         UnusableMessage: with reason ``topic`` when it is not one of ours.
     """
     parts = topic.split("/")
-    if len(parts) == 5 and "/".join(parts[:2]) == MQTT_ROOT and is_name(parts[2]) and is_name(parts[3]):
+    ours = len(parts) == 5 and topic.startswith(f"{MQTT_ROOT}/")
+    if ours and is_name(parts[2]) and is_name(parts[3]):
         for kind in MQTT_KINDS:
             if parts[4] == kind:
                 return MqttTopic(parts[2], parts[3], kind)

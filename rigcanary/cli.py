@@ -37,9 +37,19 @@ COMMANDS: Final[dict[str, str]] = {
 """Subcommand → one line of help; the module is ``rigcanary.commands.NAME``."""
 
 EXTRAS: Final[dict[str, str]] = {
-    "agent": "agent", "replay": "agent", "convert": "models", "bridge": "stream",
-    "worker": "stream,models", "runner": "runner", "simulate": "models", "train": "models",
-    "evaluate": "models", "export": "stream", "failure": "stream", "demo": "all", "serve": "all",
+    "agent": "agent",
+    "replay": "agent",
+    "convert": "models",
+    "bridge": "stream",
+    "worker": "stream,models",
+    "runner": "runner",
+    "simulate": "models",
+    "train": "models",
+    "evaluate": "models",
+    "export": "stream",
+    "failure": "stream",
+    "demo": "all",
+    "serve": "all",
 }
 """Which extra of the distribution a subcommand needs, for the message when it is absent."""
 
@@ -104,7 +114,8 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code: 0 success, 1 failed, 2 wrong usage."""
     command: Any = typer.main.get_command(app)
     try:
-        result: Any = command.main(args=argv or ["--help"], prog_name="rigcanary", standalone_mode=False)
+        arguments = argv or ["--help"]
+        result: Any = command.main(arguments, prog_name="rigcanary", standalone_mode=False)
     except _CliError as error:
         print(f"rigcanary: {error.format_message()} (see --help)", file=sys.stderr)
         return 2

@@ -76,7 +76,7 @@ def _read_environment(
     for name, value in environment.items():
         if not name.upper().startswith(prefix):
             continue
-        path = name[len(prefix):].lower().split("__")
+        path = name[len(prefix) :].lower().split("__")
         if _knows(settings_class, path):
             own[name.upper()] = value
         elif name.upper().endswith("_FILE") and _knows(
@@ -86,12 +86,18 @@ def _read_environment(
         else:
             known = ", ".join(sorted(settings_class.model_fields))
             raise ConfigError(f"environment variable {name} is not a setting; known are: {known}")
-    reader = type("Reader", (BaseSettings,), {
-        "__annotations__": {k: f.annotation for k, f in settings_class.model_fields.items()},
-        **{k: f for k, f in settings_class.model_fields.items()},
-    })
+    reader = type(
+        "Reader",
+        (BaseSettings,),
+        {
+            "__annotations__": {k: f.annotation for k, f in settings_class.model_fields.items()},
+            **dict(settings_class.model_fields.items()),
+        },
+    )
     source = EnvSettingsSource(
-        cast(type[BaseSettings], reader), env_prefix=prefix, env_nested_delimiter="__",
+        cast(type[BaseSettings], reader),
+        env_prefix=prefix,
+        env_nested_delimiter="__",
         case_sensitive=False,
     )
     source.env_vars = {k.lower(): v for k, v in own.items()}
@@ -119,9 +125,7 @@ def _knows(model: type[BaseModel], path: list[str]) -> bool:
     return any(_knows(model_class, path[1:]) for model_class in nested)
 
 
-def _explain(
-    error: ValidationError, process: str, prefix: str, config_file: Path | None
-) -> str:
+def _explain(error: ValidationError, process: str, prefix: str, config_file: Path | None) -> str:
     parts = []
     for item in error.errors(include_input=False, include_url=False)[:5]:
         name = ".".join(str(p) for p in item["loc"]) or "settings"

@@ -69,9 +69,7 @@ class Decider:
             self._gate.allows(site, node, device, at_ms)
         self._gate.take()
 
-    def on_signs(
-        self, state: NodeState, signs: Sequence[Sign], *, dry_run: bool
-    ) -> list[Decision]:
+    def on_signs(self, state: NodeState, signs: Sequence[Sign], *, dry_run: bool) -> list[Decision]:
         """Decisions that the signs of one moment ask for."""
         decisions = []
         for sign in signs:
@@ -85,27 +83,26 @@ class Decider:
         decisions = []
         for transition in self._gate.take():
             decision_id = _identifier("dec", transition.type, transition.site, transition.at_ms)
-            decisions.append({
-                "schema": "rigcanary.decision/1",
-                "decision_id": decision_id,
-                "type": transition.type,
-                "dry_run": False,
-                "decided_ms": transition.at_ms,
-                "data": {
-                    **transition.data, "decision_id": decision_id,
-                    "decided_at": rfc3339(transition.at_ms),
-                },
-            })
+            decisions.append(
+                {
+                    "schema": "rigcanary.decision/1",
+                    "decision_id": decision_id,
+                    "type": transition.type,
+                    "dry_run": False,
+                    "decided_ms": transition.at_ms,
+                    "data": {
+                        **transition.data,
+                        "decision_id": decision_id,
+                        "decided_at": rfc3339(transition.at_ms),
+                    },
+                }
+            )
         return decisions
 
     def _on_sign(self, state: NodeState, sign: Sign, *, dry_run: bool) -> Decision | None:
-        episode = (
-            state.node_episode if sign.device is None else state.device(sign.device).episode
-        )
+        episode = state.node_episode if sign.device is None else state.device(sign.device).episode
         if episode is None:
-            identifier = _identifier(
-                "ep", state.site, state.node, sign.device, sign.observed_ms
-            )
+            identifier = _identifier("ep", state.site, state.node, sign.device, sign.observed_ms)
             episode = Episode(identifier, sign.cause, sign.observed_ms, sign.observed_ms)
             if sign.device is None:
                 state.node_episode = episode
@@ -194,9 +191,13 @@ class Decider:
         decisions = self.on_signs(state, signs, dry_run=dry_run)
         decisions += self._close_calm(state, at_ms) + self._breaker()
         risks = {
-            "schema": "rigcanary.risks/1", "site": state.site, "node": state.node,
-            "minute": minute_ms // 1000, "model_version": self.model_version,
-            "threshold": self.threshold, "devices": rows,
+            "schema": "rigcanary.risks/1",
+            "site": state.site,
+            "node": state.node,
+            "minute": minute_ms // 1000,
+            "model_version": self.model_version,
+            "threshold": self.threshold,
+            "devices": rows,
         }
         return risks, decisions
 
@@ -212,7 +213,10 @@ class Decider:
         return device.raised
 
     def _predicted(
-        self, device: DeviceState, score: DeviceScore, at_ms: int,
+        self,
+        device: DeviceState,
+        score: DeviceScore,
+        at_ms: int,
         explain: Callable[[str], Sequence[Evidence]],
     ) -> Sign:
         # Explaining costs several scorings: only what a decision can use is explained.
@@ -247,9 +251,13 @@ class Decider:
             "dry_run": episode.migration != "requested",
             "decided_ms": at_ms,
             "data": {
-                "site": state.site, "node": state.node, "device": device,
-                "episode_id": episode.episode_id, "decision_id": decision_id,
-                "cause": episode.cause, "decided_at": rfc3339(at_ms),
+                "site": state.site,
+                "node": state.node,
+                "device": device,
+                "episode_id": episode.episode_id,
+                "decision_id": decision_id,
+                "cause": episode.cause,
+                "decided_at": rfc3339(at_ms),
                 "reason": f"no sign for {self.policy.calm_minutes} minutes",
             },
         }

@@ -232,8 +232,12 @@ def _fill_counters(record: MinuteRecord, rows_DC: npt.NDArray[np.float64]) -> No
 # -- on Kafka and in the table ------------------------------------------------------------------
 
 _ARRAYS: Final = (
-    ("state_DK", "<i4", len(STATES)), ("n_DG", "<i4", _N_GAUGES), ("sum_DG", "<i8", _N_GAUGES),
-    ("square_DG", "<i8", _N_GAUGES), ("low_DG", "<i4", _N_GAUGES), ("high_DG", "<i4", _N_GAUGES),
+    ("state_DK", "<i4", len(STATES)),
+    ("n_DG", "<i4", _N_GAUGES),
+    ("sum_DG", "<i8", _N_GAUGES),
+    ("square_DG", "<i8", _N_GAUGES),
+    ("low_DG", "<i4", _N_GAUGES),
+    ("high_DG", "<i4", _N_GAUGES),
 )
 _VERSION: Final = 1
 
@@ -242,9 +246,15 @@ def pack(record: MinuteRecord) -> bytes:
     """The record as bytes for the table; equal records give equal bytes."""
     header = orjson.dumps(
         {
-            "v": _VERSION, "site": record.site, "node": record.node, "minute": record.minute_ms,
-            "interval": record.interval_seconds, "seen": _ranges(record.seen),
-            "devices": record.devices, "infos": record.infos, "info_ms": record.info_ms,
+            "v": _VERSION,
+            "site": record.site,
+            "node": record.node,
+            "minute": record.minute_ms,
+            "interval": record.interval_seconds,
+            "seen": _ranges(record.seen),
+            "devices": record.devices,
+            "infos": record.infos,
+            "info_ms": record.info_ms,
         },
         option=orjson.OPT_SORT_KEYS,
     )
@@ -279,8 +289,10 @@ def unpack(data: bytes) -> MinuteRecord:
         minute_ms=header["minute"],
         interval_seconds=header["interval"],
         seen=frozenset(
-            (boot, seq) for boot, spans in header["seen"].items()
-            for low, high in spans for seq in range(low, high + 1)
+            (boot, seq)
+            for boot, spans in header["seen"].items()
+            for low, high in spans
+            for seq in range(low, high + 1)
         ),
         devices=tuple(header["devices"]),
         infos=tuple(header["infos"]),
@@ -304,7 +316,8 @@ def _ranges(seen: Iterable[Identity]) -> dict[str, list[list[int]]]:
 
 _DECIMALS_C: Final = {
     f"{s.name}_{stat}": max(3, round(s.fraction_bits * 0.302))
-    for s in GAUGES for stat in ("mean", "std", "min", "max")
+    for s in GAUGES
+    for stat in ("mean", "std", "min", "max")
 }
 
 
@@ -314,9 +327,7 @@ def published(record: MinuteRecord) -> dict[str, Any]:
     Of a sensor without samples only ``…_mean`` stands there (null); the rest follows from it.
     """
     devices = []
-    for device, info, row in zip(
-        record.devices, record.infos, rows(record).tolist(), strict=True
-    ):
+    for device, info, row in zip(record.devices, record.infos, rows(record).tolist(), strict=True):
         entry: dict[str, Any] = {"device": device, **info}
         for name, value in zip(COLUMNS, row, strict=True):
             if value != value:  # NaN
@@ -328,7 +339,11 @@ def published(record: MinuteRecord) -> dict[str, Any]:
                 entry[name] = int(value)
         devices.append(entry)
     return {
-        "schema": "rigcanary.minutes/1", "site": record.site, "node": record.node,
-        "minute": record.minute_ms // 1000, "messages": len(record.seen),
-        "interval_seconds": record.interval_seconds, "devices": devices,
+        "schema": "rigcanary.minutes/1",
+        "site": record.site,
+        "node": record.node,
+        "minute": record.minute_ms // 1000,
+        "messages": len(record.seen),
+        "interval_seconds": record.interval_seconds,
+        "devices": devices,
     }

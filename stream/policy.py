@@ -93,7 +93,9 @@ class RiskHysteresis:
         return self.raised
 
     @classmethod
-    def of(cls, policy: Policy, raised: bool = False, recent: Iterable[float] = ()) -> "RiskHysteresis":
+    def of(
+        cls, policy: Policy, raised: bool = False, recent: Iterable[float] = ()
+    ) -> "RiskHysteresis":
         """With the numbers of ``policy`` and a remembered state."""
         return cls(
             policy.raise_scorings, policy.of_scorings, policy.clear_ratio, raised, deque(recent)

@@ -57,8 +57,12 @@ def check_sample(sample: Sample, memory: RuleMemory, limits: Limits) -> list[Sig
         return signs
     streaks: dict[str, dict[str, int]] = {}
     needed = (
-        limits.temperature_samples, limits.runaway_samples, limits.ripple_samples,
-        limits.fan_stopped_samples, limits.lost_samples, limits.unresponsive_samples,
+        limits.temperature_samples,
+        limits.runaway_samples,
+        limits.ripple_samples,
+        limits.fan_stopped_samples,
+        limits.lost_samples,
+        limits.unresponsive_samples,
     )
     for r, d in zip(*np.nonzero(hit_RD), strict=True):
         device, rule = sample.devices[d], RULES[r]
@@ -67,7 +71,9 @@ def check_sample(sample: Sample, memory: RuleMemory, limits: Limits) -> list[Sig
         if count >= needed[r]:
             cause: Cause = "lost" if rule in ("lost", "unresponsive") else "threshold"
             signs.append(
-                Sign(device, cause, rule, sample.ts_ms, 1.0, _evidence(rule, sample, int(d), limits))
+                Sign(
+                    device, cause, rule, sample.ts_ms, 1.0, _evidence(rule, sample, int(d), limits)
+                )
             )
     memory.streaks = streaks
     return signs
@@ -79,17 +85,19 @@ def _hits(sample: Sample, limits: Limits) -> npt.NDArray[np.bool_]:
     for d, s in sample.proxies:
         if s == _RIPPLE:  # a proxy is not in volts of the rail: the model may use it, a limit not
             ripple_D[d] = False
-    return np.stack([
-        x_SD[_TEMPERATURE] >= limits.temperature_celsius,
-        (x_SD[_RATE] >= limits.runaway_celsius_per_second)
-        & (x_SD[_TEMPERATURE] >= limits.runaway_floor_celsius),
-        ripple_D,
-        (x_SD[_RPM] < limits.fan_stopped_rpm)
-        & (x_SD[_DUTY] >= limits.fan_stopped_duty_ratio)
-        & (x_SD[_UTILIZATION] >= limits.fan_stopped_utilization_ratio),
-        sample.state_D == STATE_LOST,
-        sample.state_D == STATE_UNRESPONSIVE,
-    ])
+    return np.stack(
+        [
+            x_SD[_TEMPERATURE] >= limits.temperature_celsius,
+            (x_SD[_RATE] >= limits.runaway_celsius_per_second)
+            & (x_SD[_TEMPERATURE] >= limits.runaway_floor_celsius),
+            ripple_D,
+            (x_SD[_RPM] < limits.fan_stopped_rpm)
+            & (x_SD[_DUTY] >= limits.fan_stopped_duty_ratio)
+            & (x_SD[_UTILIZATION] >= limits.fan_stopped_utilization_ratio),
+            sample.state_D == STATE_LOST,
+            sample.state_D == STATE_UNRESPONSIVE,
+        ]
+    )
 
 
 def _evidence(rule: str, sample: Sample, d: int, limits: Limits) -> tuple[Evidence, ...]:
@@ -120,10 +128,16 @@ def _uncorrected(sample: Sample, memory: RuleMemory) -> Iterator[Sign]:
         memory.uncorrected[device] = value
         if before is not None and value > before:
             yield Sign(
-                device, "threshold", "ecc_uncorrected", sample.ts_ms, 1.0,
+                device,
+                "threshold",
+                "ecc_uncorrected",
+                sample.ts_ms,
+                1.0,
                 (
                     Evidence(
-                        sensor="ecc_uncorrected_total", value=value, baseline=before,
+                        sensor="ecc_uncorrected_total",
+                        value=value,
+                        baseline=before,
                         contribution=1.0,
                     ),
                 ),

@@ -104,7 +104,7 @@ class WindowStore:
         devices = tuple(sorted(ring.devices))
         rows_DTC = rows_TDC.transpose(1, 0, 2)[[ring.devices[d] for d in devices]]
         holds_DT = rows_DTC[:, :, 0] > 0
-        there_D = holds_DT.any(1)
+        there_D: npt.NDArray[np.bool_] = np.any(holds_DT, axis=1)
         return Windows(
             devices=tuple(d for d, there in zip(devices, there_D, strict=True) if there),
             rows_DTC=rows_DTC[there_D],

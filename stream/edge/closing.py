@@ -67,9 +67,7 @@ class Closer:
             record = minutes.merge(old, samples)
             if record is None:
                 continue
-            futures.append(
-                shared.tables.put_row(partition.number, table_key, minutes.pack(record))
-            )
+            futures.append(shared.tables.put_row(partition.number, table_key, minutes.pack(record)))
             closed.append((record, old is not None))
         # The rows are in Kafka before anything is published or acknowledged: a row that was
         # published but not stored would come back without its samples.
@@ -114,7 +112,7 @@ class Closer:
         """Let scoring catch up before rows that it needs are overwritten (fast replays)."""
         limit_ms = MAX_UNSCORED_MINUTES * MINUTE_MS
         while self._shared.generation == generation and self._shared.due:
-            newest = {key: minute_ms for key, minute_ms in due}
+            newest = dict(due)
             behind = any(
                 number == partition.number and newest.get(key, 0) - minute_ms > limit_ms
                 for number, (key, minute_ms) in self._shared.due

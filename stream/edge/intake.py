@@ -87,7 +87,11 @@ class Intake:
         return messages
 
     def _reject(
-        self, partition: Partition, error: UnusableMessage, received_ms: int, payload: bytes,
+        self,
+        partition: Partition,
+        error: UnusableMessage,
+        received_ms: int,
+        payload: bytes,
         topic: str = TELEMETRY,
     ) -> Any:
         self._shared.metrics.dead_letters.labels(error.reason).inc()
@@ -96,8 +100,13 @@ class Intake:
         )
 
     async def _sample(
-        self, partition: Partition, sample: Sample, received_ms: int, raw: Any,
-        waits_for: set[NodeMinute], pending: list[Any],
+        self,
+        partition: Partition,
+        sample: Sample,
+        received_ms: int,
+        raw: Any,
+        waits_for: set[NodeMinute],
+        pending: list[Any],
     ) -> None:
         shared, key = self._shared, sample.key
         if not partition.roster.admit(key, sample.devices, sample.ts_ms):

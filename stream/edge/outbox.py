@@ -47,8 +47,13 @@ class Outbox:
             data = decision["data"]
             log.info(
                 "decision %s %s node=%s device=%s cause=%s rule=%s risk=%s%s",
-                decision["type"], decision["decision_id"], key, data.get("device"),
-                data.get("cause"), data.get("rule"), data.get("risk"),
+                decision["type"],
+                decision["decision_id"],
+                key,
+                data.get("device"),
+                data.get("cause"),
+                data.get("rule"),
+                data.get("risk"),
                 " (dry run)" if decision["dry_run"] else "",
             )
             shared.metrics.decisions.labels(decision["type"], str(data.get("cause", ""))).inc()
@@ -82,9 +87,13 @@ class Outbox:
             for receiver in entry.pending:
                 self.deliverer.submit(
                     Outgoing(
-                        webhook_id=entry.webhook_id, type=entry.type, site=state.site,
-                        device_key=f"{key}/{entry.device or ''}", body=entry.body.encode(),
-                        receiver=receiver, created_at=entry.created_at,
+                        webhook_id=entry.webhook_id,
+                        type=entry.type,
+                        site=state.site,
+                        device_key=f"{key}/{entry.device or ''}",
+                        body=entry.body.encode(),
+                        receiver=receiver,
+                        created_at=entry.created_at,
                     )
                 )
 

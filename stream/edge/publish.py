@@ -8,7 +8,10 @@ from contract.deadletter import dead_letter
 from contract.topics import DEAD_LETTER, DECISIONS, DELIVERIES, MINUTES, RISKS
 
 _RAW: Final = {
-    "key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw",
+    "key_type": bytes,
+    "value_type": bytes,
+    "key_serializer": "raw",
+    "value_serializer": "raw",
 }
 
 
@@ -38,7 +41,12 @@ class Publisher:
         return self._send(DELIVERIES, partition, key, value)
 
     def dead_letter(
-        self, partition: int, reason: str, detail: str, received_ms: int, payload: bytes,
+        self,
+        partition: int,
+        reason: str,
+        detail: str,
+        received_ms: int,
+        payload: bytes,
         topic: str,
     ) -> Any:
         """An unusable message, with its bytes."""

@@ -66,7 +66,10 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
     outbox.submit_all()
     log.info(
         "partitions %s: %d minute rows, %d nodes, %d scorings due",
-        sorted(assigned), rows, len(newest), len(unscored),
+        sorted(assigned),
+        rows,
+        len(newest),
+        len(unscored),
     )
 
 

@@ -104,13 +104,14 @@ def run(settings: WorkerSettings) -> int:
     faust_worker = FaustWorker(
         worker, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True
     )
+    code = 0
     try:
         faust_worker.execute_from_commandline()
     except SystemExit as finished:
-        failure = faust_worker.failure
-        if failure is not None:
-            if isinstance(failure, RigcanaryError):
-                raise failure from None
-            raise RigcanaryError(f"the worker ended: {failure!r}; see the log") from failure
-        return int(finished.code or 0)
-    return 0
+        code = int(finished.code or 0)
+    failure = faust_worker.failure
+    if isinstance(failure, RigcanaryError):
+        raise failure
+    if failure is not None:
+        raise RigcanaryError(f"the worker ended: {failure!r}; see the log") from failure
+    return code

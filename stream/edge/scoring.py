@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -101,10 +102,9 @@ class Scorer:
                     job.windows.devices, job.windows.completeness_D.tolist(), strict=True
                 )
             ]
-            evidence = result.evidence
+            evidence = defaultdict(list, result.evidence)
             risks, decisions = shared.decider.on_scores(
-                state, job.minute_ms, scores, lambda d, e=evidence: e.get(d, []),
-                dry_run=shared.dry_run,
+                state, job.minute_ms, scores, evidence.__getitem__, dry_run=shared.dry_run
             )
             shared.view.risk(risks)
             for history in shared.histories:
@@ -117,7 +117,10 @@ class Scorer:
             risk_futures.append(shared.publisher.risks(job.partition.number, job.key, risks))
             known = saves.get(job.key)
             saves[job.key] = (
-                job.partition, job.key, state, (known[3] if known else []) + decisions
+                job.partition,
+                job.key,
+                state,
+                (known[3] if known else []) + decisions,
             )
         # One state record a node, whatever number of its minutes this batch scored.
         await asyncio.gather(*(self._outbox.save(*save) for save in saves.values()))

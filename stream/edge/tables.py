@@ -14,7 +14,8 @@ from stream.window import RING_MINUTES
 ROWS: Final = "rows"
 NODES: Final = "nodes"
 _OPTIONS: Final = {
-    "key_type": bytes, "value_type": bytes,
+    "key_type": bytes,
+    "value_type": bytes,
 }
 
 

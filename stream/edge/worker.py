@@ -12,14 +12,13 @@ import logging
 import signal
 import tempfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
 import faust
-import mode
 from faust.types import TP
 
-from contract.errors import ConfigError, RigcanaryError
+from contract.errors import RigcanaryError
 from contract.topics import EVENTS, TELEMETRY
 from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
@@ -48,8 +47,12 @@ STATUS_SECONDS: Final = 5.0
 SEEK_AGAIN_SECONDS: Final = 3.0
 PING_GRACE_SECONDS: Final = 5.0
 """How long a fresh start waits for a receiver's answer to ``test.ping`` before it is ready."""
-_RAW: Final = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw",
-               "value_serializer": "raw"}
+_RAW: Final = {
+    "key_type": bytes,
+    "value_type": bytes,
+    "key_serializer": "raw",
+    "value_serializer": "raw",
+}
 
 
 def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
@@ -85,7 +88,10 @@ class Worker:
     """One worker process; :func:`run` makes and runs it."""
 
     def __init__(
-        self, settings: WorkerSettings, partitions: int, predictor: "Future[Predictor]",
+        self,
+        settings: WorkerSettings,
+        partitions: int,
+        predictor: "Future[Predictor]",
         histories: list[History],
     ) -> None:
         self.app: Any = faust.App(**faust_settings(settings, partitions))
@@ -96,7 +102,7 @@ class Worker:
         )
         policy = Policy(limits=limits)
         view = FleetView()
-        self._gate = BudgetGate(Budget(), lambda site: self.shared.devices_known(site))
+        self._gate = BudgetGate(Budget(), self.shared.devices_known)
         self.shared = Shared(
             settings=settings,
             tables=Tables(self.app, partitions),
@@ -146,8 +152,10 @@ class Worker:
         metrics = self.shared.metrics
         receivers = self.shared.settings.receivers
         hooks = Hooks(
-            on_ping_ok=self._ping_answered, on_attempt=metrics.attempt,
-            on_room=self.outbox.submit_all, on_crash=self._crash,
+            on_ping_ok=self._ping_answered,
+            on_attempt=metrics.attempt,
+            on_room=self.outbox.submit_all,
+            on_crash=self._crash,
         )
         deliverer = Deliverer(receivers, self.outbox.on_delivered, hooks=hooks)
         self.outbox.deliverer = deliverer
@@ -166,7 +174,9 @@ class Worker:
 
     async def _ping_answered(self, receiver: str) -> None:
         if not self.shared.live:
-            log.info("receiver %s answered test.ping: decisions are delivered from now on", receiver)
+            log.info(
+                "receiver %s answered test.ping: decisions are delivered from now on", receiver
+            )
         self.shared.live = True
 
     def not_ready(self) -> list[str]:
@@ -252,8 +262,12 @@ class Worker:
             return  # records that were already on their way
         partition.sought_at = now
         self.shared.metrics.errors.labels("offset_jump").inc()
-        log.warning("partition %d: record %s came before %s, seeking back", partition.number,
-                    offset, partition.next_offset)
+        log.warning(
+            "partition %d: record %s came before %s, seeking back",
+            partition.number,
+            offset,
+            partition.next_offset,
+        )
         await self.app.consumer.seek(tp, partition.next_offset)
 
     async def _revoked(self, _app: Any, revoked: Any, **_: Any) -> None:

@@ -20,8 +20,17 @@ NOW_MS = 1_767_225_600_000
 
 def event(**change: object) -> dict[str, object]:
     return {
-        "schema": "rigcanary.event/1", "site": "lab", "node": "rig1", "boot_id": "b", "seq": 0,
-        "ts": NOW_MS / 1000, "device": "GPU-a", "type": "xid", "code": 79, "message": "", "raw": "",
+        "schema": "rigcanary.event/1",
+        "site": "lab",
+        "node": "rig1",
+        "boot_id": "b",
+        "seq": 0,
+        "ts": NOW_MS / 1000,
+        "device": "GPU-a",
+        "type": "xid",
+        "code": 79,
+        "message": "",
+        "raw": "",
     } | change
 
 
@@ -42,9 +51,15 @@ def test_columns_are_unique_and_indexed() -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "rigcanary/v1/lab/rig1", "rigcanary/v1/lab/rig1/other", "rigcanary/v2/lab/rig1/status",
-        "rigcanary/v1//rig1/status", "rigcanary/v1/la b/rig1/status", "x", "",
-        "rigcanary/v1/lab/rig1/telemetry/more", f"rigcanary/v1/{'a' * 65}/rig1/status",
+        "rigcanary/v1/lab/rig1",
+        "rigcanary/v1/lab/rig1/other",
+        "rigcanary/v2/lab/rig1/status",
+        "rigcanary/v1//rig1/status",
+        "rigcanary/v1/la b/rig1/status",
+        "x",
+        "",
+        "rigcanary/v1/lab/rig1/telemetry/more",
+        f"rigcanary/v1/{'a' * 65}/rig1/status",
     ],
 )
 def test_a_topic_that_is_not_ours_is_said(topic: str) -> None:

@@ -10,7 +10,10 @@ from rigcanary import cli
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rigcanary", *arguments], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "rigcanary", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
     )
 

@@ -34,8 +34,9 @@ def read(
         config = tmp_path / "agent.toml"
         config.write_text(toml)
     environment = {"PATH": "/bin", **(env or {})}
-    return load(Settings, process="agent", config_file=config, overrides=options,
-                environment=environment)
+    return load(
+        Settings, process="agent", config_file=config, overrides=options, environment=environment
+    )
 
 
 def test_options_go_before_environment_before_file(tmp_path: Path) -> None:

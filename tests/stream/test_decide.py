@@ -94,9 +94,7 @@ def test_what_the_budget_holds_is_asked_again_and_the_breaker_speaks_once() -> N
     assert sorted(e.migration for e in held if e) == ["held", "held", "requested", "requested"]
 
 
-@given(
-    st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=40), st.integers(0, 39)
-)
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=40), st.integers(0, 39))
 def test_a_restart_anywhere_changes_no_decision(risks: list[float | None], cut: int) -> None:
     straight = walk(decider(), NodeState("lab", "rig1"), risks)
     state, found = NodeState("lab", "rig1"), []
@@ -106,7 +104,8 @@ def test_a_restart_anywhere_changes_no_decision(risks: list[float | None], cut: 
             state, made = node_state.unpack(node_state.pack(state)), decider()
             moves = [
                 (d.episode.opened_ms, "lab", "rig1", n)
-                for n, d in state.devices.items() if d.episode
+                for n, d in state.devices.items()
+                if d.episode
             ]
             made.restore(moves)
         at, row = scores(minute, risk)
@@ -160,8 +159,10 @@ HOT = {"temperature_celsius": 98.0}
         ([{"state": "unknown"}] * 100, []),
         ([{"vrm_ripple_volts": 0.5}] * 6, ["ripple"]),
         ([{"vrm_ripple_volts": 0.5, "methods": {"vrm_ripple_volts": "spread"}}] * 9, []),
-        ([{"fan_speed_rpm": 0, "fan_duty_ratio": 0.8, "utilization_ratio": 0.9}] * 3,
-         ["fan_stopped"]),
+        (
+            [{"fan_speed_rpm": 0, "fan_duty_ratio": 0.8, "utilization_ratio": 0.9}] * 3,
+            ["fan_stopped"],
+        ),
         ([{"fan_speed_rpm": 0, "fan_duty_ratio": 0.0, "utilization_ratio": 0.0}] * 9, []),
     ],
 )

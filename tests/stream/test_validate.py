@@ -45,8 +45,11 @@ def test_a_missing_sensor_is_null_and_no_repair() -> None:
 
 def test_a_hung_blackhole_board_gives_nulls_only() -> None:
     hung = {
-        "temperature_celsius": 65536.0, "fan_speed_rpm": 4294967295, "vrm_voltage_volts": 4.29e6,
-        "power_watts": 4290.0, "state": "unresponsive",
+        "temperature_celsius": 65536.0,
+        "fan_speed_rpm": 4294967295,
+        "vrm_voltage_volts": 4.29e6,
+        "power_watts": 4290.0,
+        "state": "unresponsive",
     }
     repairs: Counter[str] = Counter()
     found = decode(message(0, START_MS, {"GPU-a": hung}), START_MS, repairs)

@@ -11,8 +11,7 @@ START = 1_767_225_600_000
 
 
 def row(value: float) -> np.ndarray:
-    rows_DC = np.full((1, len(COLUMNS)), float(value))
-    return rows_DC
+    return np.full((1, len(COLUMNS)), float(value))
 
 
 @given(st.permutations(range(80)), st.sets(st.integers(0, 79), max_size=40))

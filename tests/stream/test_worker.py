@@ -91,7 +91,9 @@ class WorkerProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(SUPPORT / "fake_worker.py"), str(self.config)],
-                stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def kill(self, number: int = signal.SIGKILL) -> int:
@@ -168,8 +170,11 @@ async def wait_for_rows(
 
 
 async def publish(
-    kafka: str, arrivals: list[tuple[int, str, dict[str, Any]]], site: str, seconds: float,
-    at_tick: dict[int, Callable[[], None]],
+    kafka: str,
+    arrivals: list[tuple[int, str, dict[str, Any]]],
+    site: str,
+    seconds: float,
+    at_tick: dict[int, Callable[[], object]],
 ) -> None:
     """Send the fleet's records within about ``seconds``; ``at_tick`` does something on the way."""
     producer = AIOKafkaProducer(bootstrap_servers=kafka, max_batch_size=1, acks="all")
@@ -232,7 +237,7 @@ async def test_two_workers_share_and_the_survivor_takes_over(
     arrivals = fleet(5)
     first = start_worker("w0")
     second = start_worker("w1")
-    await publish(kafka, arrivals, "lab", 60, {400: lambda: None if first.kill() else None})
+    await publish(kafka, arrivals, "lab", 60, {400: first.kill})
     expected = expected_rows(arrivals)
     final = await wait_for_rows(kafka, expected, second, 120)
     assert final == expected
@@ -247,8 +252,14 @@ async def test_hostile_records_end_in_the_dead_letters_and_stop_nothing(
     start_worker()
     good = fleet(3)[:200]
     hostile: list[bytes] = [
-        b"", b"{", b"[]", b"null", b'{"messages": 1}', b'{"messages": [null, 1, "x", {}]}',
-        b'{"messages": [{"schema": "rigcanary.telemetry/1"}]}', b"\xff" * 100,
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"messages": 1}',
+        b'{"messages": [null, 1, "x", {}]}',
+        b'{"messages": [{"schema": "rigcanary.telemetry/1"}]}',
+        b"\xff" * 100,
     ]
     producer = AIOKafkaProducer(bootstrap_servers=kafka, max_batch_size=1)
     await producer.start()

@@ -31,15 +31,17 @@ def fleet_messages(
             for c in range(cards):
                 hot = (n, c) == (1, 0) and tick > ticks * 2 // 3
                 devices[f"GPU-rig{n}-{c}"] = {
-                    "state": "ok", "index": c,
+                    "state": "ok",
+                    "index": c,
                     "temperature_celsius": 92.0 if hot else round(rng.uniform(55, 70), 3),
                     "power_watts": rng.choice([None, round(rng.uniform(90, 180), 2)]),
                     "ecc_corrected_total": tick // 7,
                 }
             # Every node ticks at its own millisecond.
             at = start_ms + tick * 5_000 + n * 137
-            arrivals.append((tick, f"rig{n}", message(
-                tick, at, devices, node=f"rig{n}", site=site)))
+            arrivals.append(
+                (tick, f"rig{n}", message(tick, at, devices, node=f"rig{n}", site=site))
+            )
     for i in range(len(arrivals) - 1):
         if rng.random() < 0.03:
             arrivals[i], arrivals[i + 1] = arrivals[i + 1], arrivals[i]

@@ -1,5 +1,6 @@
 """Samples for the stream's tests, and an oracle that adds minutes up the plain way."""
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -12,13 +13,23 @@ START_MS = 1_767_225_600_000  # 2026-01-01, a full minute
 
 
 def message(
-    seq: int, ts_ms: int, devices: dict[str, dict[str, Any]], *, node: str = "rig1",
-    boot_id: str = "boot-a", site: str = "lab",
+    seq: int,
+    ts_ms: int,
+    devices: dict[str, dict[str, Any]],
+    *,
+    node: str = "rig1",
+    boot_id: str = "boot-a",
+    site: str = "lab",
 ) -> dict[str, Any]:
     """A telemetry message; ``devices`` maps a device id to its keys."""
     return {
-        "schema": "rigcanary.telemetry/1", "site": site, "node": node, "boot_id": boot_id,
-        "seq": seq, "ts": ts_ms / 1000, "interval_seconds": 5.0,
+        "schema": "rigcanary.telemetry/1",
+        "site": site,
+        "node": node,
+        "boot_id": boot_id,
+        "seq": seq,
+        "ts": ts_ms / 1000,
+        "interval_seconds": 5.0,
         "devices": [{"device": d, **values} for d, values in devices.items()],
     }
 
@@ -47,12 +58,10 @@ def oracle(messages: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             row[f"{signal.name}_max"] = max(values, default=math.nan)
         for signal in COUNTERS:
             values = [d[signal.name] for d in seen if d.get(signal.name) is not None]
-            steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+            steps = [b - a for a, b in itertools.pairwise(values)]
             row[f"{signal.name}_count"] = len(values)
             row[f"{signal.name}_first"] = values[0] if values else math.nan
             row[f"{signal.name}_last"] = values[-1] if values else math.nan
-            row[f"{signal.name}_increase"] = (
-                sum(s for s in steps if s > 0) if values else math.nan
-            )
+            row[f"{signal.name}_increase"] = sum(s for s in steps if s > 0) if values else math.nan
         rows[device] = row
     return rows
