@@ -129,7 +129,7 @@ class CardConstants:
         self.vibration_g_D = draw.times(0.45, 0.22) * (1 + 0.6 * wear_D * draw.u_UD[4])
         self.vibration_floor_g_D = draw.times(0.3, 0.012)
         self.vibration_spread_D = draw.times(0.3, 0.07)
-        self.vibration_gain_D = draw.times(0.35, 4.0)
+        self.bearing_g_D = draw.times(0.4, 0.35)  # worn races at full speed
         self.order_D = np.where(draw.u_UD[5] < 0.6, 1.0, 2.0)
         self.bearing_order_D = 2.6 + 3.2 * draw.u_UD[6]
         self.order_change_D = 0.25 + 0.4 * draw.u_UD[7]

@@ -98,7 +98,8 @@ def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64
     out_SD[ROW["fan_vibration_hertz"]] = np.where(rpm_D > 60.0, line_D, _HUM_HERTZ)
     turning_D = m.rpm_D / c.rpm_max_D
     # Unbalance grows with the square of the speed, rough races with the speed.
-    own_D = c.vibration_g_D * turning_D * (turning_D + 0.6 * c.vibration_gain_D * wear_D)
+    rough_D = (c.bearing_g_D + 1.5 * c.vibration_g_D) * wear_D
+    own_D = turning_D * (c.vibration_g_D * turning_D + rough_D)
     own_D *= np.exp(c.vibration_spread_D * z_KD[4])
     around_D = 0.03 * m.per_node(own_D)[m.node_D]
     shaking_D = fx["shaking_g"] * np.abs(1.0 + 0.4 * z_KD[3])
