@@ -120,7 +120,7 @@ class MinuteBook:
         return ((key, m) for key, node in self._nodes.items() for m in node.open)
 
     def due(self, *, everything: bool = False) -> list[NodeMinute]:
-        """Minutes to close now, oldest first within a node; ``everything`` for an idle partition."""
+        """Minutes to close now, by node, oldest first; ``everything`` for an idle partition."""
         if everything:
             return sorted(self._open())
         return sorted(self._due)

@@ -102,12 +102,12 @@ class Worker:
         )
         policy = Policy(limits=limits)
         view = FleetView()
-        self._gate = BudgetGate(Budget(), self.shared.devices_known)
+        gate = BudgetGate(Budget(), self._devices_known)
         self.shared = Shared(
             settings=settings,
             tables=Tables(self.app, partitions),
             publisher=Publisher(self.app, partitions),
-            decider=Decider(policy, self._gate, 1.0, ""),
+            decider=Decider(policy, gate, 1.0, ""),
             watch=SiteWatch(policy),
             view=view,
             metrics=WorkerMetrics(view),
@@ -135,6 +135,9 @@ class Worker:
         self.shared.tables.rows.on_recover(self._on_recover)
         for task in (self._close_loop, self._score_loop, self._watch_loop, self._status_loop):
             app.task(self._guarded(task))
+
+    def _devices_known(self, site: str) -> int:
+        return self.shared.devices_known(site)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -245,7 +248,8 @@ class Worker:
         tp, offset = TP(TELEMETRY, partition.number), event.message.offset
         if partition.next_offset is None:
             # Where Faust seeks to after recovery; it keeps that to itself.
-            partition.next_offset = self.app.consumer._committed_offset.get(tp) or 0
+            committed = self.app.consumer._committed_offset.get(tp)  # noqa: SLF001 - no other way
+            partition.next_offset = committed or 0
         if offset > partition.next_offset:
             earliest = (await self.app.consumer.earliest_offsets(tp)).get(tp) or 0
             partition.next_offset = max(partition.next_offset, earliest)
