@@ -75,13 +75,20 @@ class OneBox:
             RigcanaryError: a part did not come up.
         """
         self._take_state()
+        self.parts.prepare()
         await together(
-            self.supervisor.start(self.mqtt.spec()),
-            self._start_kafka(),
-            self.supervisor.start(self.parts.runner()),
+            self.supervisor.start(self.parts.runner()), self._start_path(fresh_mqtt=True)
         )
+
+    async def _start_path(self, *, fresh_mqtt: bool) -> None:
+        """Brokers first, then what connects them."""
+        if fresh_mqtt:
+            await together(self.supervisor.start(self.mqtt.spec()), self._start_kafka())
+        else:
+            await self._start_kafka()
         await together(
-            self.supervisor.start(self.parts.worker()), self.supervisor.start(self.parts.bridge())
+            self.supervisor.start(self.parts.worker()),
+            self.supervisor.start(self.parts.bridge()),
         )
 
     def _take_state(self) -> None:
@@ -159,10 +166,7 @@ class OneBox:
             await self._keep()
         await self._stop_journal()
         await self.supervisor.stop(["kafka"])
-        await self._start_kafka()
-        await together(
-            self.supervisor.start(self.parts.worker()), self.supervisor.start(self.parts.bridge())
-        )
+        await self._start_path(fresh_mqtt=False)
         self.renewals += 1
         log.info(
             "started the embedded Kafka afresh in %.1f s (it held %.0f MB)",

@@ -1,6 +1,7 @@
 """Log files of the children: bounded on disk, the last lines in memory for error messages."""
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 """A log file is moved to ``NAME.log.1`` at this size, so a child owns at most twice as much."""
 _MAX_LINE: Final = 16 * 1024
 _CHUNK: Final = 64 * 1024
+
+_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b|\b(ERROR|CRITICAL)\b")
 
 Echo = Callable[[str, str], None]
 """Called with (child's name, line) for every line of output."""
@@ -59,12 +62,17 @@ class ChildLog:
             self.write(line[start : start + _MAX_LINE])
 
     def reason(self) -> str:
-        """The line that most likely says why the child ended: its own one-line error if it
-        printed one, else its last line.
+        """The line that most likely says why the child ended.
+
+        Its own one-line error if it printed one, else the last line that speaks of an error,
+        else the last line.
         """
         for line in reversed(self.last):
             if line.startswith("rigcanary: "):
                 return line.removeprefix("rigcanary: ")
+        for line in reversed(self.last):
+            if _ERROR.search(line):
+                return line
         return self.last[-1] if self.last else "it printed nothing"
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
 """How the parts of a box are started, and how one knows that each is up."""
 
+import base64
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +100,11 @@ class BoxSettings:
         return (self.state / "runner" / "token").resolve()
 
 
+def new_webhook_secret() -> str:
+    """A fresh ``whsec_…`` of 32 random bytes (Standard Webhooks asks for 24 to 64)."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
 class Parts:
     """Start specifications of runner, worker and bridge; writes their settings files.
 
@@ -113,8 +120,18 @@ class Parts:
         """Close the connections of the probes."""
         await self._http.aclose()
 
+    @property
+    def _runner_secret(self) -> Path:
+        return self._settings.state / "runner" / "webhook-secret"
+
+    def prepare(self) -> None:
+        """Make the secret that worker and runner share, so that neither waits for the other."""
+        if not self._runner_secret.exists():
+            toml.write_private(self._runner_secret, new_webhook_secret() + "\n")
+        (self._settings.state / "worker").mkdir(exist_ok=True)
+
     def runner(self) -> ChildSpec:
-        """The runner; it makes its secrets at its first start."""
+        """The runner; it makes its token at its first start."""
         settings = self._settings
         nodes = [
             {"name": name, "devices": list(devices)}
@@ -138,7 +155,7 @@ class Parts:
         )
 
     def worker(self) -> ChildSpec:
-        """The worker, whose decisions go to the runner; the runner's secret must be there."""
+        """The worker, whose decisions go to the runner."""
         settings = self._settings
         config = toml.write(
             settings.state / "worker.toml",
@@ -168,8 +185,8 @@ class Parts:
 
     def _receivers(self) -> list[dict[str, Any]]:
         settings = self._settings
-        secret_file = settings.state / "runner" / "webhook-secret"
-        receivers = [_receiver("runner", f"{settings.runner_url}/v1/webhooks", secret_file)]
+        runner_url = f"{settings.runner_url}/v1/webhooks"
+        receivers = [_receiver("runner", runner_url, self._runner_secret)]
         if settings.webhook is not None and settings.webhook_secret is not None:
             own_file = settings.state / "webhook-secret"
             toml.write_private(own_file, settings.webhook_secret + "\n")
