@@ -1,8 +1,9 @@
 """The commands that README and docs show are real.
 
 A block fenced as ``sh`` or ``console`` is read: each option of ``rigcanary NAME`` must exist, so
-must each script. A block with ``<!-- run -->`` on the line before it is executed as well, in a
-folder of its own that holds the project's scripts and benchmarks.
+must each script. Of a block without a language the lines that begin with ``rigcanary`` are. A
+block with ``<!-- run -->`` on the line before it is executed as well, in a folder of its own that
+holds the project's scripts and benchmarks.
 """
 
 import os
@@ -27,7 +28,7 @@ PAGES = [
     if path.exists()
 ]  # fmt: skip
 FENCE = re.compile(
-    r"^(?P<run><!-- run -->\n+)?```(?P<kind>sh|console|bash)\n(?P<body>.*?)^```$", re.M | re.S
+    r"^(?P<run><!-- run -->\n+)?```(?P<kind>sh|console|bash|)\n(?P<body>.*?)^```$", re.M | re.S
 )
 PREFIX = re.compile(r"[A-Z_]+=.*|sudo|exec|time")
 # A command's own words end where the shell takes over.
@@ -38,6 +39,7 @@ SHELL_WORDS = {"|", "||", "&&", ";", ">", "2>", "&", "<"}
 class Block:
     page: str
     line: int
+    kind: str
     body: str
     runs: bool
 
@@ -50,6 +52,8 @@ class Block:
         lines = joined.splitlines()
         if any(line.startswith("$ ") for line in lines):
             lines = [line[2:] for line in lines if line.startswith("$ ")]
+        if not self.kind:
+            lines = [line for line in lines if line.startswith("rigcanary ")]
         found = []
         for line in lines:
             words = shlex.split(line, comments=True)
@@ -69,7 +73,7 @@ def blocks() -> list[Block]:
         for match in FENCE.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             page = str(path.relative_to(ROOT))
-            found.append(Block(page, line, match["body"], bool(match["run"])))
+            found.append(Block(page, line, match["kind"], match["body"], bool(match["run"])))
     return found
 
 
