@@ -162,7 +162,10 @@ class Connection:
             )
             done = left and said and self.drain(max(0.1, deadline - time.monotonic()))
         self._client.disconnect()
-        self._client.loop_stop()
+        # paho's loop waits without limit for acknowledgements that a silent broker never sends.
+        ending = threading.Thread(target=self._client.loop_stop, daemon=True)
+        ending.start()
+        ending.join(timeout)
         return done
 
     def _prepare_connect(self) -> None:

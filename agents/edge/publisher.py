@@ -63,9 +63,13 @@ class Publisher:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join(timeout if self._connection.connected.is_set() else 0.1)
+        self._thread.join(timeout if self._may_send() else 0.1)
         self._connection.close(timeout)
         return len(self._queue)
+
+    def _may_send(self) -> bool:
+        """Whether the broker is there, or is being connected to for the first time."""
+        return self._connection.connected.is_set() or self._connection.trouble is None
 
     def _run(self) -> None:
         while True:
@@ -76,8 +80,8 @@ class Publisher:
                     return
             # Before the first connect and during an outage the messages stay in our own
             # queue, where the oldest can still be dropped.
-            if not self._connection.connected.wait(0.5):
-                if self._stopping:
+            if not self._connection.connected.wait(0.1 if self._stopping else 0.5):
+                if self._stopping and not self._may_send():
                     return
                 continue
             with self._changed:
@@ -86,7 +90,7 @@ class Publisher:
                 topic, payload = self._queue.popleft()
             try:
                 while not self._connection.send(topic, payload, timeout=0.5):
-                    if self._stopping and not self._connection.connected.is_set():
+                    if self._stopping and not self._may_send():
                         with self._changed:
                             self._queue.appendleft((topic, payload))
                         return

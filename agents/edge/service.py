@@ -25,9 +25,10 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._clock = make_clock(settings)
         self._envelope = Envelope(settings.site, settings.node, new_boot_id())
         self._sampler = make_sampler(settings, self._envelope)
+        # After the sources are open: a clock without an anchor begins now.
+        self._clock = make_clock(settings)
         # A simulated clock may begin a little later than the agent: below 0 until then.
         self._schedule = Schedule.aligned(
             max(0.0, self._clock.monotonic()), settings.interval_seconds
@@ -65,7 +66,7 @@ class Agent:
             end = self._end()
             while True:
                 due = self._schedule.next_due(self._clock.monotonic())
-                if due > end or not self._clock.sleep_until(due, self._stop):
+                if due >= end or not self._clock.sleep_until(due, self._stop):
                     break
                 self._publish(self._sampler.tick(self._clock.instant()))
         finally:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from agents.edge.connection import Connection
 from agents.edge.publisher import Publisher
+from agents.settings import MqttSettings
+from contract.errors import ConfigError
 
 Wait = Callable[..., None]
 
@@ -142,3 +145,53 @@ def test_offline_is_said_however_the_agent_ends(
     assert [m["seq"] for m in messages] == list(range(len(messages)))
     assert messages[0]["devices"][0]["temperature_rate_celsius_per_second"] is None
     assert messages[-1]["devices"][0]["temperature_rate_celsius_per_second"] == 0.0
+
+
+def test_simulated_rigs_share_a_clock_and_end_by_themselves(
+    broker: Any, recorder: Any, wait: Wait
+) -> None:
+    start = 1_767_225_600
+    command = [sys.executable, "-m", "rigcanary", "agent", "--source", "sim", "--site", "demo"]
+    command += ["--mqtt", f"127.0.0.1:{broker.port}", "--speed", "100", "--until", "100"]
+    command += ["--sim-start", "2026-01-01T00:00:00Z"]
+    rigs = [
+        subprocess.Popen([*command, "--node", node], cwd=Path(__file__).parents[2])
+        for node in ("rig001", "rig002")
+    ]
+    try:
+        assert [rig.wait(60) for rig in rigs] == [0, 0]
+    finally:
+        for rig in rigs:
+            rig.kill()
+    wait(lambda: [s["state"] for s in recorder.of("status")].count("offline") == 2)
+    for node in ("rig001", "rig002"):
+        times = [m["ts"] - start for m in recorder.of("telemetry") if m["node"] == node]
+        assert times == sorted(set(times))
+        assert set(times) <= set(range(0, 100, 5))
+        assert times
+
+
+def test_a_second_broker_understands_the_same(mosquitto: Any, wait: Wait) -> None:
+    for protocol in ("3.1.1", "5"):
+        settings = MqttSettings(port=mosquitto.port, protocol=protocol)
+        with publishing(settings) as publisher:
+            for i in range(200):
+                publisher.publish("rigcanary/v1/lab/rig1/telemetry", b"%d" % i)
+            wait(lambda publisher=publisher: publisher.acknowledged == 200)
+
+
+def test_wrong_tls_files_are_one_clear_error(tmp_path: Path) -> None:
+    settings = MqttSettings(tls=True, ca_file=tmp_path / "absent.pem")
+    with pytest.raises(ConfigError, match="ca_file"):
+        make_connection(settings)
+
+
+def test_a_password_comes_from_a_file_and_stays_out_of_sight(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hunter2\n")
+    settings = MqttSettings(username="rig1", password_file=secret)
+    assert settings.read_password() == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in repr(MqttSettings(username="rig1", password=SecretStr("hunter2")))
+    with pytest.raises(ConfigError, match="absent"):
+        MqttSettings(password_file=tmp_path / "absent").read_password()
