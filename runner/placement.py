@@ -59,8 +59,9 @@ def choose(
     Never a cordoned card; a listed card holds one process, a node without a list any number.
     First come the cards (``DEVICE`` or ``NODE/DEVICE``) and nodes of ``prefer`` in their order,
     then the nodes with the fewest cordoned cards (power and air are shared), then those with
-    the fewest processes, then the order in which nodes and cards are listed. ``only_nodes`` and ``only_devices`` are limits when they are not empty; ``taken``
-    are the places in use, once for each process.
+    the fewest processes, then the order in which nodes and cards are listed. ``only_nodes`` and
+    ``only_devices`` are limits when they are not empty; ``taken`` are the places in use, once
+    for each process.
     """
     rank_of_preferred = {name: i for i, name in enumerate(prefer)}
     load = Counter(place.node for place in taken)

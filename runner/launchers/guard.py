@@ -73,6 +73,9 @@ class Log:
         with contextlib.suppress(OSError):  # a full disk must not stop the job
             self._file.write(data)
 
+    def close(self) -> None:
+        self._file.close()
+
 
 def take_lock(path: Path) -> int | None:
     """The lock's descriptor, or None when somebody keeps it for too long or the runner is gone."""

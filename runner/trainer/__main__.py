@@ -115,7 +115,6 @@ def train(settings: TrainerSettings, folder: Path, reporter: Reporter, stop: Sto
 
 def main(argv: list[str]) -> int:
     """The command line; exit code 0 when done or stopped on request, 2 for wrong usage."""
-    stop = StopRequest()
     parser = argparse.ArgumentParser(prog="python -m runner.trainer", description=__doc__)
     parser.add_argument("--settings", default="{}", help="TrainerSettings as JSON")
     parser.add_argument("--checkpoint-dir", type=Path, default=None)
@@ -128,6 +127,7 @@ def main(argv: list[str]) -> int:
     folder = arguments.checkpoint_dir or os.environ.get("RIGCANARY_CHECKPOINT_DIR")
     if not folder:
         parser.error("give --checkpoint-dir, or RIGCANARY_CHECKPOINT_DIR")
+    stop = StopRequest()
     progress = os.environ.get("RIGCANARY_PROGRESS_FILE")
     train(settings, Path(folder), Reporter(Path(progress) if progress else None), stop)
     return 0

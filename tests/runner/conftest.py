@@ -1,8 +1,9 @@
 """A runner over a real socket, a job that follows the trainer protocol without TensorFlow."""
 
 import json
+import multiprocessing
+import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from runner.edge.server import build, listen
+from runner.edge.server import build, listen, serve
 from runner.settings import RunnerSettings
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -203,23 +204,18 @@ def runner(settings: RunnerSettings) -> Iterator[Client]:
 
 
 class Process:
-    """``rigcanary runner`` as a process of its own."""
+    """A runner in a process of its own, forked from one that has the imports done."""
 
-    def __init__(self, state: Path, *options: str) -> None:
-        self.state = state
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rigcanary", "runner", "--port", "0", "--state", str(state),
-             *options], stderr=subprocess.PIPE, text=True,
-        )
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        assert "runner at " in line, line + self.process.stderr.read()
-        self.first_line = line
-        url = line.split("runner at ")[1].split(",")[0]
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        token = (state / "token").read_text().strip()
-        secret = (state / "webhook-secret").read_text().strip()
-        self.client = Client(url, token, secret)
+    def __init__(self, settings: RunnerSettings, **changes: Any) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        settings = settings.model_copy(update={"port": port, **changes})
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["runner.edge.server"])
+        self.process = context.Process(target=serve, args=(settings,), daemon=False)
+        self.process.start()
+        self.client = Client(f"http://127.0.0.1:{port}")
         wait_for(self._answers)
 
     def _answers(self) -> bool:
@@ -231,8 +227,12 @@ class Process:
     def end(self, number: int) -> int:
         """Signal it and wait; its exit status."""
         self.client.close()
-        self.process.send_signal(number)
-        status = self.process.wait(40)
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        self.process.join(40)
+        status = self.process.exitcode
+        self.process.close()
+        assert status is not None
         return status
 
 

@@ -101,7 +101,7 @@ class TestSignatures:
             '{"type": "test.ping", "timestamp": "yesterday", "data": {}}', request + "{}}",
             request + '{"node": "rig1", "device": null, "episode_id": "e", "cause": "predicted"}}',
             request + '{"node": "rig1", "device": "d", "episode_id": "e", "cause": "boredom"}}',
-            '{"type": "device.released", "timestamp": "2026-01-01T00:00:00Z", "data": {"node": ""}}',
+            request.replace("migration.requested", "device.released") + '{"node": ""}}',
         ):
             answer = runner.webhook("", body=body, webhook_id="bad-1")
             assert answer.status_code == 422, body
@@ -208,7 +208,8 @@ class TestMoves:
             "stop = []\n"
             "signal.signal(signal.SIGTERM, lambda *_: stop.append(1))\n"
             "with open(os.environ['RIGCANARY_PROGRESS_FILE'], 'a') as file:\n"
-            "    file.write(json.dumps({'step': int(os.environ['RIGCANARY_WORLD_SIZE'])}) + '\\n')\n"
+            "    step = int(os.environ['RIGCANARY_WORLD_SIZE'])\n"
+            "    file.write(json.dumps({'step': step}) + '\\n')\n"
             "while not stop: time.sleep(0.02)\n"
         )
         job = runner.submit(

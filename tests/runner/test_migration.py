@@ -5,9 +5,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.decision import CAUSES
 from runner.job import JobState
 from runner.migration import (
-    DONE, STEP_NAMES, WITHDRAWABLE, Command, Facts, Limits, Migration, MigrationState, advance,
+    DONE,
+    STEP_NAMES,
+    WITHDRAWABLE,
+    Command,
+    Facts,
+    Limits,
+    Migration,
+    MigrationState,
+    advance,
     withdraw,
 )
 from runner.placement import Place
@@ -117,7 +126,7 @@ def test_withdrawn_only_while_the_job_is_untouched() -> None:
     assert withdraw(under_way, 9) is under_way
 
 
-@given(st.sampled_from(["predicted", "threshold", "lost", "node_lost"]), st.lists(FACTS, max_size=12))
+@given(st.sampled_from(CAUSES), st.lists(FACTS, max_size=12))
 def test_any_facts_in_any_order(cause: str, facts: list[Facts]) -> None:
     migration = replace(REQUEST, cause=cause)
     lost = cause in {"lost", "node_lost"}

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from runner.alerts import find_target
 from runner.ending import after_exit
-from runner.job import ACTIVE, ENDED, MAX_FAILURES, MOVES, IllegalMove, Job, JobSpec, JobState
-from runner.job import backoff_ms
+from runner.job import (
+    ACTIVE,
+    ENDED,
+    MAX_FAILURES,
+    MOVES,
+    IllegalMove,
+    Job,
+    JobSpec,
+    JobState,
+    backoff_ms,
+)
 from runner.launchers.base import Exit
 from runner.placement import NodeView, Place, choose
 from runner.progress import parse, thin
@@ -160,7 +169,9 @@ class TestProgress:
     def test_what_is_no_report(self, line: str) -> None:
         assert parse(line.encode(), now_ms=1, node="a", device=None, generation=1) is None
 
-    @pytest.mark.parametrize("loss", ["NaN", "Infinity", "-Infinity", "1e400", "true", '"2"', "9" * 400])
+    @pytest.mark.parametrize("loss", [
+        "NaN", "Infinity", "-Infinity", "1e400", "true", '"2"', "9" * 400,
+    ])
     def test_a_loss_that_is_no_number_is_none(self, loss: str) -> None:
         line = f'{{"step": 3, "loss": {loss}}}'.encode()
         point = parse(line, now_ms=7, node="a", device="d", generation=2)
