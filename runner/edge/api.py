@@ -1,5 +1,7 @@
 """The HTTP interface (contracts section 7)."""
 
+import logging
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -7,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from runner.edge import views
@@ -29,6 +32,7 @@ from runner.edge.service import Service
 from runner.job import Job, JobSpec
 from runner.progress import thin
 
+log = logging.getLogger("rigcanary.runner")
 MAX_LISTED: Final = 1000
 MAX_OPEN_JOBS: Final = 1000
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,10 +66,24 @@ def create_app(service: Service, token: TokenCheck, verifier: WebhookVerifier) -
         description="Runs training jobs and moves them off failing cards.",
     )
     app.add_middleware(Limits, count=lambda status: service.metrics.requests.labels(status).inc())
+    app.add_exception_handler(RequestValidationError, _unusable)
+    app.add_exception_handler(sqlite3.Error, _unavailable)
     app.include_router(_open_routes(service, verifier))
     app.include_router(_job_routes(service), dependencies=[Depends(person)])
     app.include_router(_fleet_routes(service), dependencies=[Depends(person)])
     return app
+
+
+async def _unusable(_: Request, error: Exception) -> JSONResponse:
+    # Without the input: it may hold what JSON cannot (NaN), or a secret.
+    items = error.errors() if isinstance(error, RequestValidationError) else []
+    detail = [{"loc": item["loc"], "msg": item["msg"], "type": item["type"]} for item in items]
+    return JSONResponse({"detail": detail}, 422)
+
+
+async def _unavailable(_: Request, error: Exception) -> JSONResponse:
+    log.error("a request could not be stored: %s", error)
+    return JSONResponse({"detail": f"the runner's database does not answer: {error}"}, 503)
 
 
 def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:

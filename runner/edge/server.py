@@ -29,7 +29,7 @@ DRAIN_SECONDS: Final = 3
 """How long open requests may take when the runner ends."""
 
 
-def build(settings: RunnerSettings) -> uvicorn.Server:
+def build(settings: RunnerSettings) -> tuple[uvicorn.Server, Service]:
     """Everything that is ready to serve, with its secrets read or made.
 
     Raises:
@@ -40,11 +40,18 @@ def build(settings: RunnerSettings) -> uvicorn.Server:
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = settings.token or read_or_make(state / TOKEN_FILE, make=True)
     secret = settings.webhook_secret or read_or_make(state / WEBHOOK_SECRET_FILE, make=True)
-    app = create_app(Service(settings, metrics), TokenCheck(token), WebhookVerifier(secret))
-    return uvicorn.Server(uvicorn.Config(
+    service = Service(settings, metrics)
+    app = create_app(service, TokenCheck(token), WebhookVerifier(secret))
+    server = uvicorn.Server(uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="on", ws="none",
         timeout_graceful_shutdown=DRAIN_SECONDS,
     ))
+
+    def end() -> None:
+        server.should_exit = True
+
+    service.on_failure = end
+    return server, service
 
 
 def serve(settings: RunnerSettings) -> int:
@@ -64,7 +71,7 @@ def serve(settings: RunnerSettings) -> int:
         lock = take_state(settings.state_dir)
         Store(settings.state_dir / DATABASE_FILE).close()
         os.close(lock)
-        server = build(settings)
+        server, service = build(settings)
         port = listener.getsockname()[1]
         log.info(
             "runner at http://%s:%d, token file %s", settings.host, port,
@@ -77,7 +84,7 @@ def serve(settings: RunnerSettings) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, end)
         server.run(sockets=[listener])
-    return 0 if server.started else 1
+    return 0 if server.started and not service.failed else 1
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -39,6 +39,9 @@ class Service:
         self._lock: int | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._last_round = time.monotonic()
+        self.failed = False
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when the rounds end by a defect; whoever serves then ends."""
 
     @property
     def engine(self) -> Engine:
@@ -74,6 +77,7 @@ class Service:
         """
         await self.call(self._open)
         self._rounds = asyncio.create_task(self._run_rounds())
+        self._rounds.add_done_callback(self._rounds_ended)
 
     async def close(self) -> None:
         """End the rounds, the jobs' processes (with a checkpoint) and the database."""
@@ -82,6 +86,12 @@ class Service:
             await asyncio.gather(self._rounds, return_exceptions=True)
         await self.call(self._close)
         self._executor.shutdown()
+
+    def _rounds_ended(self, rounds: "asyncio.Task[None]") -> None:
+        if not rounds.cancelled() and rounds.exception() is not None:
+            log.critical("the rounds have failed, the runner ends", exc_info=rounds.exception())
+            self.failed = True
+            self.on_failure()
 
     def _open(self) -> None:
         self._lock = take_state(self.settings.state_dir)

@@ -179,7 +179,7 @@ class InThread:
 
     def __init__(self, settings: RunnerSettings) -> None:
         self.listener: socket.socket = listen(settings.host, settings.port)
-        self.server = build(settings)
+        self.server, self.service = build(settings)
         self._thread = threading.Thread(
             target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True
         )

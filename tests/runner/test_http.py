@@ -341,7 +341,37 @@ class TestJobs:
             answer = runner.http.post("/v1/jobs", json=job)
             assert answer.status_code == 422, job
             assert answer.json()["detail"]
+        for text in (
+            '{"name": NaN, "command": ["true"]}', '{"name": "\\ud800", "command": ["true"]}',
+            '{"name": "x", "trainer": {"learning_rate": Infinity}}',
+        ):
+            answer = runner.http.post(
+                "/v1/jobs", content=text, headers={"content-type": "application/json"}
+            )
+            assert answer.status_code == 422, text
+        assert runner.http.post("/v1/jobs", content="no json").status_code == 422
         assert runner.get("/v1/jobs") == []
+
+    def test_a_database_that_cannot_be_written(self, settings: Any, helpers: Any) -> None:
+        server = helpers.InThread(settings)
+        with server as client:
+            database = server.service.engine.store._db
+            in_its_thread = server.service._executor.submit
+            in_its_thread(database.execute, "PRAGMA query_only=1").result()
+            body = {"name": "x", "command": ["true"]}
+            assert client.http.post("/v1/jobs", json=body).status_code == 503
+            assert client.request_migration("rig1", "GPU-1a").status_code == 503
+            in_its_thread(database.execute, "PRAGMA query_only=0").result()
+            assert client.request_migration("rig1", "GPU-1a").json()["status"] == "accepted"
+            client.close()
+
+    def test_a_defect_ends_the_runner(self, settings: Any, helpers: Any) -> None:
+        server = helpers.InThread(settings)
+        with server as client:
+            server.service.engine.jobs["broken"] = None
+            helpers.wait_for(lambda: server.service.failed)
+            server.service.engine.jobs.clear()
+            client.close()
 
     def test_runs_to_its_end(self, runner: Any, tiny: Any, tmp_path: Path) -> None:
         folder = str(tmp_path / "checkpoints")
