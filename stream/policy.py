@@ -60,6 +60,7 @@ class Policy:
     node_silent_seconds: float = 60.0
     node_offline_seconds: float = 15.0
     node_silent_received_seconds: float = 10.0
+    node_offline_received_seconds: float = 5.0
     """Silence must also have lasted this long by the receiver's clock: a replay at high speed
     or a stalled bridge makes event time jump, which is not silence."""
 

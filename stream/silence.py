@@ -70,10 +70,12 @@ class SiteWatch:
             for key, voice in known.items():
                 gap_s = (newest_ms - voice.newest_ms) / 1000
                 received_gap_s = (received_ms - voice.received_ms) / 1000
-                if (voice.offline and gap_s >= policy.node_offline_seconds) or (
-                    gap_s >= policy.node_silent_seconds
-                    and received_gap_s >= policy.node_silent_received_seconds
-                ):
+                if voice.offline:
+                    # Its connection broke, or it stopped; one that is back has spoken since.
+                    needs = policy.node_offline_seconds, policy.node_offline_received_seconds
+                else:
+                    needs = policy.node_silent_seconds, policy.node_silent_received_seconds
+                if gap_s >= needs[0] and received_gap_s >= needs[1]:
                     silent[key] = voice
             if len(silent) * 2 >= len(known):
                 continue

@@ -215,6 +215,13 @@ class TestSilence:
         self.speak(made, (1, 2, 3), 20)
         assert made.lost() == [("lab/rig0", START_MS)]
 
+    def test_a_connection_that_broke_for_a_moment_in_a_fast_replay_is_not_offline(self) -> None:
+        made = self.watch()
+        made.said("lab/rig0", offline=True)
+        for n in (1, 2, 3):
+            made.heard(f"lab/rig{n}", "lab", START_MS + 120_000, START_MS + 2_000)
+        assert made.lost() == []
+
     def test_an_old_retained_offline_of_a_node_that_never_spoke_means_nothing(self) -> None:
         made = self.watch()
         made.said("lab/gone", offline=True)
