@@ -58,7 +58,7 @@ def telemetry_missing(rows_BTC: Array) -> Scores:
 
 
 def _sigmoid(value: Scores) -> Scores:
-    return 1 / (1 + np.exp(-np.clip(value, -50, 50)))
+    return np.asarray(1 / (1 + np.exp(-np.clip(value, -50, 50))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +148,27 @@ def fit(z_NG: Array, positive_N: npt.NDArray[np.bool_], seed: int) -> Baselines:
     """Fit the baselines on window aggregates; both classes must occur."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     mean, std = z_NG.mean(axis=0, dtype=np.float64), z_NG.std(axis=0, dtype=np.float64)
     std = np.where(std > 1e-3, std, 1.0)
     linear = LogisticRegression(C=0.01, max_iter=300)
-    linear.fit(np.clip((z_NG - mean) / std, -10, 10), positive_N)
+    # Pools of threads that wait by spinning come to a standstill on a busy machine.
+    with threadpool_limits(1):
+        linear.fit(np.clip((z_NG - mean) / std, -10, 10), positive_N)
     logistic = Logistic(mean, std, linear.coef_[0], np.asarray(linear.intercept_[0]))
     boosting = HistGradientBoostingClassifier(
         max_iter=TREE_ITERATIONS, max_leaf_nodes=TREE_LEAVES, learning_rate=0.1,
         l2_regularization=1.0, min_samples_leaf=40, early_stopping=False, random_state=seed)
-    boosting.fit(z_NG, positive_N)
+    with threadpool_limits(1):
+        boosting.fit(z_NG, positive_N)
     return Baselines(logistic, trees_of(boosting))
 
 
 def trees_of(boosting: Any) -> Trees:
     """The nodes of a fitted scikit-learn ``HistGradientBoostingClassifier`` (two classes)."""
-    parts: list[npt.NDArray[Any]] = [trees[0].nodes for trees in boosting._predictors]
+    # scikit-learn has no public way to the nodes; a test compares with predict_proba.
+    parts: list[npt.NDArray[Any]] = [t[0].nodes for t in boosting._predictors]  # noqa: SLF001
     sizes = np.array([len(nodes) for nodes in parts])
     start = np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int32)
     nodes = np.concatenate(parts)
@@ -176,6 +181,6 @@ def trees_of(boosting: Any) -> Trees:
         left=(nodes["left"].astype(np.int64) + offset).astype(np.int32),
         right=(nodes["right"].astype(np.int64) + offset).astype(np.int32),
         value=nodes["value"].astype(np.float64),
-        intercept=np.asarray(float(np.ravel(boosting._baseline_prediction)[0])),
+        intercept=np.asarray(float(np.ravel(boosting._baseline_prediction)[0])),  # noqa: SLF001
     )
 

@@ -61,7 +61,7 @@ def to_ms(values: "pd.Series[Any]", where: str) -> npt.NDArray[np.int64]:
         ms[text] = stamps.astype(np.int64)
     if not (np.abs(ms) < 1e14).all():
         raise ConfigError(f"{where}: time stamps must be Unix seconds or RFC 3339")
-    return ms.astype(np.int64)
+    return np.asarray(ms, dtype=np.int64)
 
 
 def read_outcomes(folder: Path) -> dict[str, Outcome]:

@@ -23,13 +23,20 @@ from models.dataset import Fleet
 from models.features import features
 from models.metrics import window_figures
 from models.serve import Predictor
-from models.walk import Trace, operating_points, walk
-from models.windows import DeviceMinutes, alarm_instants_ms, gather, labels, scorable
+from models.walk import FastWalk, Trace, operating_points, walk
+from models.windows import (
+    HORIZONS_MINUTES,
+    DeviceMinutes,
+    alarm_instants_ms,
+    gather,
+    labels,
+    scorable,
+)
 
 BUDGETS: Final = (0.033, 0.003)
 POLICIES: Final = (SERVED, *NAMES)
 _CHUNK: Final = 512
-_HEAD: Final = 1
+_HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
 _SCHEMA: Final = pa.schema([
     ("policy", pa.string()), ("device", pa.string()), ("at", pa.timestamp("ms", tz="UTC")),
     ("score", pa.float64()), ("threshold", pa.float64()),
@@ -88,8 +95,6 @@ class ScoresFile:
         budget: float,
     ) -> None:
         """Append one card's minutes under one policy and budget."""
-        from models.walk import FastWalk
-
         effective = FastWalk(trace.score_N).effective_N
         below = np.nextafter(threshold, -np.inf)
         score = np.where(alarm_N, np.maximum(effective, threshold), np.minimum(effective, below))
@@ -103,8 +108,8 @@ class ScoresFile:
 
 
 def _policy(
-    name: str, budget: float, threshold: float, traces: Sequence[Trace], curve: list[dict[str, float]],
-    scores_file: ScoresFile | None,
+    name: str, budget: float, threshold: float, traces: Sequence[Trace],
+    curve: list[dict[str, float]], scores_file: ScoresFile | None,
 ) -> dict[str, Any]:
     counts: list[Count] = []
     for trace in traces:
@@ -236,11 +241,11 @@ def table(result: dict[str, Any]) -> str:
             f"{policy['precision']:>9.2f} {policy['false_alarms_per_device_day']:>9.4f} "
             f"{policy['late']:>5} {policy['lead_minutes']['median']:>9.0f}")
     served = result["policies"][0]
-    lines += ["", "caught by kind ({}, budget {:g}):".format(
-        served["name"], served["false_alarm_budget_per_device_day"])]
+    budget = served["false_alarm_budget_per_device_day"]
+    lines += ["", f"caught by kind ({served['name']}, budget {budget:g}):"]
     lines += [f"  {kind or '(no kind)':<20} {n['caught']} of {n['failures']}"
               for kind, n in served["by_kind"].items()]
     window = result["window"]
-    lines += ["", "windows (a failure within {} minutes): ".format(DECISION_HORIZON_MINUTES) +
-              ", ".join(f"{name} {value:.3f}" for name, value in window.items())]
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in window.items())
+    lines += ["", f"windows (a failure within {DECISION_HORIZON_MINUTES} minutes): {figures}"]
     return "\n".join(lines)

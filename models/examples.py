@@ -27,6 +27,7 @@ class Examples:
 def labelled(device: DeviceMinutes) -> tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]
 ]:
+    """A card's scorable rows [N], their alarm instants (ms UTC) and labels [N, H]."""
     ends = scorable(device.minute_M, device.rows_MC)
     at = alarm_instants_ms(device.minute_M, ends)
     positive, known = labels(at, device.outcome, device.last_ms)
@@ -58,8 +59,8 @@ def sample_examples(
     ys: list[npt.NDArray[np.float32]] = []
     for device, ends, y in chosen:
         keep = rng.random(len(ends)) < np.where(y[:, -1] == 1, keep_dying, keep_healthy)
-        for at in range(0, int(keep.sum()), _CHUNK):
-            rows = gather(device.minute_M, device.rows_MC, ends[keep][at : at + _CHUNK])
+        for begin in range(0, int(keep.sum()), _CHUNK):
+            rows = gather(device.minute_M, device.rows_MC, ends[keep][begin : begin + _CHUNK])
             if not validation:
                 rows = augment(rows, rng, augmented_share)
             xs.append(features(rows).astype(np.float16))

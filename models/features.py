@@ -173,9 +173,10 @@ def _scale(series: Series, value: Array) -> Array:
 
 
 def _spread(series: Series, std: Array, mean: Array) -> Array:
+    relative: Array = std
     if series.name in _LOGARITHMIC:
-        std = std / np.maximum(np.abs(mean), np.float32(series.floor or 1e-6))
-    return np.log1p(np.maximum(std, np.float32(0)) / np.float32(series.spread))
+        relative = np.divide(std, np.maximum(np.abs(mean), np.float32(series.floor or 1e-6)))
+    return np.log1p(np.maximum(relative, np.float32(0)) / np.float32(series.spread))
 
 
 def _clean(values: Array, bound: float = BOUND) -> Array:
@@ -195,7 +196,8 @@ class _Rows:
         np.clip(self._rows_CTB, -1e16, 1e16, out=self._rows_CTB)
 
     def __getitem__(self, column: str) -> Array:
-        return self._rows_CTB[COLUMN_INDEX[column]]
+        column_TB: Array = self._rows_CTB[COLUMN_INDEX[column]]
+        return column_TB
 
 
 def features(rows_BTC: Array) -> Array:
@@ -247,7 +249,7 @@ def _within_minute(rows: _Rows, index: int, statistic: str) -> Array:
     name = SERIES[index].name
     if name == "vibration_order":  # varies within a minute as its line does
         rpm = np.maximum(rows["fan_speed_rpm_mean"], np.float32(60))
-        return rows["fan_vibration_hertz_std"] * 60 / rpm
+        return np.divide(rows["fan_vibration_hertz_std"] * np.float32(60), rpm)
     return rows[name + "_" + statistic]
 
 
@@ -287,8 +289,8 @@ def _telemetry(rows: _Rows) -> Array:
         np.nan_to_num(rows["samples_" + state]) / np.maximum(samples, np.float32(1))
         for state in STATES if state != "ok"
     ]
-    missing = (1 - share) * started
-    failing = np.clip(by_state[0] + by_state[1], 0, 1)
+    missing: Array = (1 - share) * started
+    failing: Array = np.clip(by_state[0] + by_state[1], 0, 1)
     recent = [_trailing_mean(part, started, LONG_MINUTES) * 4 for part in (missing, failing)]
     return np.stack([present.astype(np.float32), share, *by_state, *recent])
 

@@ -5,7 +5,7 @@
 
 import threading
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +68,8 @@ class Predictor:
             ValueError: on another shape.
         """
         if rows_BTC.ndim != 3 or rows_BTC.shape[1] != WINDOW_MINUTES:
-            raise ValueError(
-                f"rows_BTC has shape {rows_BTC.shape}, [B, {WINDOW_MINUTES}, {len(COLUMNS)}] expected")
+            wanted = f"[B, {WINDOW_MINUTES}, {len(COLUMNS)}]"
+            raise ValueError(f"rows_BTC has shape {rows_BTC.shape}, {wanted} expected")
         logits = [
             self.logits(features(rows_BTC[at : at + BATCH_SIZES[-1]]))
             for at in range(0, len(rows_BTC), BATCH_SIZES[-1])

@@ -26,7 +26,7 @@ from models.card import (
     version_of,
     write_model,
 )
-from models.counting import Card, card_of, confidence95, totals
+from models.counting import DAY_MS, Card, card_of, confidence95, totals
 from models.dataset import Fleet
 from models.examples import Examples, labelled, sample_examples
 from models.features import FEATURES, FEATURES_VERSION, aggregates, features
@@ -46,13 +46,16 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
     """Everything that training depends on beside the data; ``time_share`` None: split by cards
-    only. ``origin`` says in the card what the data are."""
+    only. ``validation_days`` bounds the device-days that are walked for thresholds, cards drawn
+    at random. ``origin`` says in the card what the data are.
+    """
 
     seed: int = 0
     max_windows: int = 40_000
     validation_share: float = 0.3
     time_share: float | None = 0.6
     augmented_share: float = 0.4
+    validation_days: float = 1000.0
     origin: str = ""
     fit: FitOptions = field(default_factory=FitOptions)
 
@@ -68,11 +71,25 @@ class Walked:
     baselines: dict[str, npt.NDArray[np.float64]]
 
 
+def draw_cards(
+    spans: list[tuple[str, str, int, int]], split: Split, most_days: float, seed: int
+) -> frozenset[str]:
+    """Validation cards, at random, until their recordings reach ``most_days`` device-days."""
+    own = [(device, last - first) for device, _, first, last in spans if device in split.validation]
+    order = np.random.default_rng(seed).permutation(len(own))
+    total = np.cumsum([own[i][1] / DAY_MS for i in order])
+    count = int(np.searchsorted(total, most_days)) + 1
+    return frozenset(own[i][0] for i in order[:count])
+
+
 def walk_validation(
-    fleet: Fleet, split: Split, forward: Callable[[Any], Any], baselines: Baselines
+    fleet: Fleet, split: Split, drawn: frozenset[str], forward: Callable[[Any], Any],
+    baselines: Baselines,
 ) -> Iterator[Walked]:
     """Score every validation minute, card by card."""
     for device in fleet.devices():
+        if device.device not in drawn:
+            continue
         ends, at, y = labelled(device)
         mine = split.part(device.device, at)[1]
         if not mine.any():
@@ -93,8 +110,8 @@ def walk_validation(
 
 
 def train(
-    datasets: Sequence[Path], out: Path, options: TrainOptions | None = None, say: Say = lambda _: None,
-    command: str = "",
+    datasets: Sequence[Path], out: Path, options: TrainOptions | None = None,
+    say: Say = lambda _: None, command: str = "",
 ) -> dict[str, Any]:
     """Train on ``datasets``, write the model folder ``out``, return its card.
 
@@ -125,8 +142,9 @@ def train(
             options.fit, say)
         arrays = to_arrays(fitted.model, fitted.scaler)
         say("walking the validation cards for calibration and thresholds")
+        drawn = draw_cards(spans, split, options.validation_days, options.seed)
         walked = list(walk_validation(
-            fleet, split, _forward(arrays, options.fit.threads), fitted_baselines))
+            fleet, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines))
         card = _card(fleet, spans, split, options, fitted, arrays, walked, training, command)
         write_model(out, card, dict(arrays), fitted_baselines.to_arrays())
     return card

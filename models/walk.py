@@ -65,7 +65,7 @@ class FastWalk:
         event = np.where(raised, 1, np.where(self._largest_N < threshold * self._clear_ratio,
                                              -1, 0))
         at = np.maximum.accumulate(np.where(event != 0, np.arange(len(event)), -1))
-        return (at >= 0) & (event[at] == 1)
+        return np.asarray((at >= 0) & (event[at] == 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ def test_sixty_minutes_without_alarm_close_an_episode():
 
 
 def test_an_episode_lasts_at_most_240_minutes():
-    every = range(0, 500)
+    every = range(500)
     assert starts(*every) == [0, 240, 480]
 
 
@@ -105,15 +105,13 @@ def test_a_move_before_the_failure_censors_it():
 def oracle(alarm_minutes, failure_minute):
     """The rules, minute by minute and word by word."""
     alarm_minutes = set(alarm_minutes)
-    open_since, quiet = None, 0
+    open_since, newest = None, 0
     begun = []
-    for now in range(0, 3001):
+    for now in range(3001):
         if failure_minute is not None and now >= failure_minute:
             break
-        if open_since is not None:
-            quiet = now - newest
-            if quiet >= 60 or now - open_since >= 240:
-                open_since = None
+        if open_since is not None and (now - newest >= 60 or now - open_since >= 240):
+            open_since = None
         if now in alarm_minutes:
             if open_since is None:
                 open_since = now

@@ -39,7 +39,8 @@ def feature(x_BTF: np.ndarray, name: str) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 def test_always_finite_and_bounded(rows):
     x = features(rows)
-    assert x.shape == (*rows.shape[:2], len(FEATURES)) and x.dtype == np.float32
+    assert x.shape == (*rows.shape[:2], len(FEATURES))
+    assert x.dtype == np.float32
     assert np.isfinite(x).all()
     assert np.abs(x).max() <= BOUND
 

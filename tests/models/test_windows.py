@@ -86,7 +86,8 @@ def test_the_split_shares_neither_cards_nor_times(nodes, cards, seed, by_time):
             trained[device] = at[train]
         if validate.any():
             validated[device] = at[validate]
-    assert trained and validated
+    assert trained
+    assert validated
     assert not set(trained) & set(validated)
     if nodes >= 8:
         assert not {d.split("c")[0] for d in trained} & {d.split("c")[0] for d in validated}
