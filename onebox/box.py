@@ -192,7 +192,7 @@ class OneBox:
     async def stop(self, *, keep: bool = True) -> None:
         """End the parts in the order of the path, so that nothing on the way is lost.
 
-        ``keep`` brings the journal up to date for the next start; without it all end at once.
+        ``keep`` brings the journal up to date for the next start.
         """
         try:
             if keep:
@@ -205,7 +205,8 @@ class OneBox:
             log.warning("%s", error)
         finally:
             await self._stop_journal()
-            await self.supervisor.stop(["bridge", "worker", "runner", "kafka", "mqtt"])
+            await self.supervisor.stop(["bridge", "worker", "runner"], None if keep else 8.0)
+            await self.supervisor.stop(["kafka", "mqtt"])
             await self.parts.close()
             if self._store is not None:
                 self._store.close()

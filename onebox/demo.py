@@ -32,7 +32,9 @@ _HEAD_START_SECONDS: Final = 6.0
 _HEAD_START_PER_RIG: Final = 0.3
 """… and so much more for each: a Python process takes that long to start on a busy core."""
 _AFTER_STORY_SECONDS: Final = 5.0
-_MIGRATION_WAIT_SECONDS: Final = 60.0
+_CATCH_UP_SECONDS: Final = 60.0
+_OPEN_MINUTES: Final = 4
+"""The last minutes stay open until a watermark or the wall closes them: no reason to wait."""
 _KAFKA_MEMORY_BYTES: Final = 1536 * 1024 * 1024
 """The whole demo takes about a third of it; nothing is to be started afresh meanwhile."""
 
@@ -199,7 +201,7 @@ class Demo:
         return {
             "name": "demo",
             "trainer": {"seed": self._settings.seed},
-            "constraints": {"prefer": [first.device, first.node]},
+            "constraints": {"prefer": [first.device]},
         }
 
     def _agents(self) -> list[str]:
@@ -247,8 +249,8 @@ class Demo:
             if watching.done():
                 await watching
             await asyncio.sleep(0.2)
-        last = min(time.time() + _MIGRATION_WAIT_SECONDS, deadline)
-        while self._facts.unfinished() and time.time() < last:
+        last = min(time.time() + _CATCH_UP_SECONDS, deadline)
+        while self._behind() and time.time() < last:
             await asyncio.sleep(0.2)
         for node in self._agents():
             child = self._supervisor.children[node]
@@ -258,6 +260,14 @@ class Demo:
             restarts = self._supervisor.children[name].restarts
             if restarts:
                 self._problems.append(f"{name} crashed and was restarted {restarts} times")
+
+    def _behind(self) -> bool:
+        """Whether the rows lag behind the story, or a job is on its way."""
+        counted = self._facts.counted_to()
+        end = self._stage.sim_start + (self._stage.sim_seconds or 0.0)
+        return self._facts.unfinished() > 0 or (
+            counted is not None and counted < end - _OPEN_MINUTES * 60
+        )
 
     async def _keep_time(self, anchor: float) -> None:
         while True:

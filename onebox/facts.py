@@ -183,6 +183,14 @@ class Facts:
         moved = [m for m in self.migrations if m.get("job") is not None]
         return sorted(moved, key=lambda m: str(m["requested_at"]))
 
+    def counted_to(self) -> int | None:
+        """The minute that the slowest node's rows have reached; None before any."""
+        newest: dict[str, int] = {}
+        for card in self.cards.values():
+            if card.minutes:
+                newest[card.node] = max(newest.get(card.node, 0), *card.minutes)
+        return min(newest.values(), default=None)
+
     def unfinished(self) -> int:
         """Migrations that are still on their way."""
         return sum(m["state"] not in _FINISHED for m in self.migrations)

@@ -10,6 +10,9 @@ from simulator.story import Failure, Story
 LOSS_POINTS: Final = 10
 """A loss of the report is the mean of this many reported steps: single batches are noisy."""
 
+JUDGED_STEPS: Final = 50
+"""Fewer steps after a move say nothing about the loss."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -57,15 +60,18 @@ def played_failures(story: Story, run: Run) -> list[Failure]:
 
 
 def false_migrations(story: Story, facts: Facts) -> list[Mapping[str, Any]]:
-    """Migrations off cards (or nodes) to which nothing happens in the story."""
-    sick_cards = {f.device for f in story.failures}
-    sick_nodes = {f.node for f in story.failures}
+    """Migrations off cards to which nothing happens in the story, or off rigs with such cards."""
+    sick = {f.device for f in story.failures}
+    sick_rigs = {
+        node
+        for node in story.nodes
+        if sick.issuperset(d.device for d in story.devices if d.node == node)
+    }
 
     def is_false(migration: Mapping[str, Any]) -> bool:
-        device = migration["device"]
-        if device is None:
-            return str(migration["node"]).rpartition("/")[2] not in sick_nodes
-        return device not in sick_cards
+        if migration["device"] is None:
+            return str(migration["node"]).rpartition("/")[2] not in sick_rigs
+        return migration["device"] not in sick
 
     return [m for m in facts.migrations if is_false(m)]
 
@@ -150,11 +156,26 @@ def failings(story: Story, facts: Facts, run: Run) -> list[str]:
         why = facts.job.get("error") or "no error given"
         wrong.append(f"the job is {facts.job['state']}: {why}")
     elif completed:
-        job = _job(facts) or {}
-        before, last = job["loss_before_move"], job["loss_last"]
-        if before is not None and last is not None and not last < before:
-            wrong.append(f"the loss did not fall after the move: {before} before, {last} at last")
+        wrong += _job_failings(facts)
     return wrong
+
+
+def _job_failings(facts: Facts) -> list[str]:
+    """Whether the job went on after its move, and its loss went on falling."""
+    points = losses(facts.progress)
+    first = min((p[3] for p in points), default=0)
+    before = [p for p in points if p[3] == first]
+    after = [p for p in points if p[3] != first]
+    if not after or not before:
+        return ["the job reported no step after its move"]
+    went_on = after[-1][1] - before[-1][1]
+    if went_on < JUDGED_STEPS:
+        return [f"the job had made {went_on} steps more than before its move: too few to judge"]
+    then = _mean([p[2] for p in before[-LOSS_POINTS:]])
+    now = _mean([p[2] for p in after[-LOSS_POINTS:]])
+    if then is not None and now is not None and not now < then:
+        return [f"the loss did not fall after the move: {then} before, {now} at last"]
+    return []
 
 
 def summary(report: Mapping[str, Any], wrong: Sequence[str]) -> list[str]:
@@ -200,5 +221,6 @@ def _warning(failure: Mapping[str, Any]) -> str:
     if failure["decided_at"] is None:
         return "no warning"
     lead = unix_seconds(failure["failed_at"]) - unix_seconds(failure["decided_at"])
-    when = f"{lead / 60:.0f} min before" if lead > 0 else f"{-lead / 60:.0f} min after"
+    minutes = round(abs(lead) / 60)
+    when = "as it failed" if minutes == 0 else f"{minutes} min {'before' if lead > 0 else 'after'}"
     return f"decided {when} ({failure['cause']})"

@@ -62,7 +62,7 @@ def write_html(
         "<h2>What failed, and what was decided</h2>",
         _failures_table(numbers, run),
         "<h2>Migrations</h2>",
-        _migrations_table(numbers),
+        _migrations_table(facts),
     ]
     for failure in failures:
         card = facts.cards[failure.device]
@@ -126,7 +126,7 @@ def _failures_table(numbers: Mapping[str, Any], run: report.Run) -> str:
     for failure in numbers["failures"]:
         at = (unix_seconds(failure["failed_at"]) - run.sim_start) / 60
         lead = _lead_minutes(failure)
-        warning = "none" if failure["decided_at"] is None else f"{lead:.0f} min"
+        warning = "not at all" if failure["decided_at"] is None else f"{max(lead, 0):.0f} min"
         rows.append(
             (
                 failure["device"],
@@ -139,20 +139,21 @@ def _failures_table(numbers: Mapping[str, Any], run: report.Run) -> str:
     return _table(("card", "what failed", "when", "decided before", "cause"), rows)
 
 
-def _migrations_table(numbers: Mapping[str, Any]) -> str:
+def _migrations_table(facts: Facts) -> str:
     rows = []
-    for m in numbers["migrations"]:
-        took = "–"
-        if m["completed_at"] is not None:
+    for m in sorted(facts.migrations, key=lambda m: str(m["requested_at"])):
+        took = str(m["state"])
+        if m["job"] is not None and m["completed_at"] is not None:
             took = f"{unix_seconds(m['completed_at']) - unix_seconds(m['requested_at']):.1f} s"
         place = "–" if m["to"] is None else f"{m['to']['node']}/{m['to']['device']}"
-        rows.append((m["device"] or "whole rig", m["job"] or "no job there", place, took))
-    return _table(("off card", "job", "to", "took"), rows)
+        what = f"{m['node']}/{m['device']}" if m["device"] else f"{m['node']}, the whole rig"
+        rows.append((what, m["cause"], m["job"] or "none there", place, took))
+    return _table(("off", "cause", "job", "to", "took"), rows)
 
 
 def _evidence(facts: Facts, device: str) -> str:
     request = facts.request_for(device)
-    if request is None or not request.evidence:
+    if request is None or not any(e.get("value") is not None for e in request.evidence):
         return ""
     rows = [
         (
