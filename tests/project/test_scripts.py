@@ -166,18 +166,18 @@ def test_a_failed_install_tries_pip_says_so_and_is_tried_again(
 
 
 def test_proof_lists_its_names_and_refuses_others(checkout: Path, bare_path: Path) -> None:
-    for name in ("paste", "sed"):
+    for name in ("grep", "paste", "sed"):
         (bare_path / name).symlink_to(shutil.which(name) or "/nonexistent")
     (checkout / "tests/proofs").mkdir(parents=True)
-    (checkout / "tests/proofs/test_worker_kill.py").touch()
+    (checkout / "tests/proofs/test_own_proof.py").touch()
 
     listed = run(checkout / "scripts/proof", bare_path)
     assert listed.returncode == 0
-    assert "worker_kill" in listed.stdout
+    assert "own_proof" in listed.stdout
 
     refused = run(checkout / "scripts/proof", bare_path, "nonsense")
     assert refused.returncode == 2
-    assert "worker_kill" in refused.stderr
+    assert "own_proof" in refused.stderr
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -196,3 +196,12 @@ def test_scripts_are_executable_and_end_on_errors(script: Path) -> None:
         assert os.access(script, os.X_OK)
     text = script.read_text()
     assert "set -euo pipefail" in text or "/_setup" in text or text.startswith("#!/usr/bin/env py")
+
+
+def test_every_proof_names_tests_that_exist() -> None:
+    listed = subprocess.run(
+        [str(ROOT / "scripts/proof")], capture_output=True, text=True, check=True
+    ).stdout
+    files = re.findall(r"\((tests/\S+)\)", listed)
+    assert files
+    assert all((ROOT / file).is_file() for file in files)
