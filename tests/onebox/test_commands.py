@@ -1,0 +1,185 @@
+"""``serve`` and ``demo`` as a person runs them: refusals, Ctrl-C at any moment, kill -9."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onebox import ports
+
+ENDS_WITHIN_SECONDS = 40
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {"TMPDIR": str(tmp_path)}
+
+
+def once(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rigcanary", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(tmp_path),
+    )
+
+
+class Running:
+    """A command in the foreground of nobody; ``wait_for`` reads its output."""
+
+    def __init__(self, tmp_path: Path, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rigcanary", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(tmp_path),
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self.lines.append(line)
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not any(text in line for line in self.lines):
+            assert self._process.poll() is None, "".join(self.lines)
+            assert time.monotonic() < deadline, f"no {text!r} in:\n" + "".join(self.lines)
+            time.sleep(0.05)
+
+    def family(self) -> list[psutil.Process]:
+        """Itself and everything it has started."""
+        me = psutil.Process(self._process.pid)
+        return [me, *me.children(recursive=True)]
+
+    def end(self, number: signal.Signals) -> int:
+        self._process.send_signal(number)
+        code = self._process.wait(ENDS_WITHIN_SECONDS)
+        self._reader.join(ENDS_WITHIN_SECONDS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+
+def assert_gone(family: list[psutil.Process]) -> None:
+    """A dead process that init has not taken note of counts as gone."""
+    deadline = time.monotonic() + 20
+    left = family
+    while left and time.monotonic() < deadline:
+        left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        time.sleep(0.1)
+    assert not left
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "command", [("serve", "--mqtt-port"), ("demo", "--kafka-port"), ("serve", "--web-port")]
+)
+def test_a_taken_port_gives_one_line(tmp_path: Path, taken: int, command: tuple[str, str]) -> None:
+    name, option = command
+    others = {"--mqtt-port", "--kafka-port", "--runner-port", "--web-port"} - {option}
+    result = once(
+        tmp_path,
+        name,
+        option,
+        str(taken),
+        *(a for o in others for a in (o, "0")),
+        "--state",
+        str(tmp_path / "state"),
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"rigcanary: {option} {taken} is taken")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("demo", "--rigs", "1"),
+        ("demo", "--speed", "0"),
+        ("serve", "--mqtt-port", "70000"),
+        ("serve", "--webhook", "http://127.0.0.1:1/"),
+        ("demo", "--report", "/dev/null/x"),
+    ],
+)
+def test_wrong_settings_give_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = once(tmp_path, *arguments)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def serve_arguments(tmp_path: Path) -> tuple[list[str], list[int]]:
+    chosen: list[int] = []
+    arguments = ["serve", "--state", str(tmp_path / "state")]
+    for option in ("--mqtt-port", "--kafka-port", "--runner-port", "--web-port"):
+        chosen.append(ports.free_port(set(chosen)))
+        arguments += [option, str(chosen[-1])]
+    return arguments, chosen
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("mqtt: starting", signal.SIGINT),
+        ("worker: starting", signal.SIGTERM),
+        ("bridge: ready", signal.SIGKILL),
+    ],
+)
+def test_serve_ends_everything_at_any_moment(
+    tmp_path: Path, moment: str, number: signal.Signals
+) -> None:
+    arguments, chosen = serve_arguments(tmp_path)
+    serve = Running(tmp_path, *arguments)
+    serve.wait_for(moment)
+    family = serve.family()
+    code = serve.end(number)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0), "".join(serve.lines)
+    assert_gone(family)
+    assert all(ports.is_free(port) for port in chosen)
+    assert not any("Traceback" in line for line in serve.lines if "|" not in line)
+
+
+def test_a_state_folder_is_used_once(tmp_path: Path) -> None:
+    arguments, _ = serve_arguments(tmp_path)
+    serve = Running(tmp_path, *arguments)
+    serve.wait_for("kafka: ready")
+    family = serve.family()
+    second, _ = serve_arguments(tmp_path)
+    result = once(tmp_path, *second)
+    assert result.returncode == 2
+    assert "is in use by another rigcanary" in result.stderr
+    assert serve.end(signal.SIGINT) == 0
+    assert_gone(family)
+
+
+def test_demos_side_by_side_end_with_ctrl_c(tmp_path: Path) -> None:
+    demos = [Running(tmp_path, "demo", "--plain") for _ in range(2)]
+    for demo in demos:
+        demo.wait_for("worker: starting")
+    families = [demo.family() for demo in demos]
+    for demo, family in zip(demos, families, strict=True):
+        assert demo.end(signal.SIGINT) == 130, "".join(demo.lines)
+        assert_gone(family)
+        assert "interrupted" in demo.lines[-1]
+    assert not list(tmp_path.glob("rigcanary-demo-*"))  # nothing of the state is left
