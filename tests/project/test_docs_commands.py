@@ -134,3 +134,11 @@ def test_commands_marked_run_do_run(block: Block, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    broken = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert broken == []
