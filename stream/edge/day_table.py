@@ -143,7 +143,8 @@ class DayTable:
             return False
 
     def _write(self, path: Path, batches: Any) -> None:
-        temporary = path.with_name(f".tmp-{self._writer}-{path.name}")
+        # Not ….parquet, so that no reader takes it for one.
+        temporary = path.with_name(f".tmp-{self._writer}-{path.name}.half")
         try:
             with temporary.open("wb") as file:
                 with pq.ParquetWriter(file, self.spec.schema, **_PARQUET) as writer:
@@ -168,7 +169,7 @@ class DayTable:
         """Keep other processes from folding while this one reads, where it may."""
         try:
             file = (self.folder / ".lock").open("wb")
-        except (PermissionError, FileNotFoundError):
+        except OSError:  # read-only, or there is no such history
             yield
             return
         with file:

@@ -16,7 +16,11 @@ import orjson
 from contract.minute import COLUMNS
 from stream.edge.history_rows import RISKS, decided_ms
 
-_TAG: Final = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": " ", "\r": " "})
+# A tag cannot hold control characters, and a backslash before a comma is ambiguous.
+_TAG: Final = str.maketrans({
+    **{chr(code): "_" for code in (*range(32), 127)},
+    ",": r"\,", "=": r"\=", " ": r"\ ", "\\": "_",
+})  # fmt: skip
 _STRING: Final = str.maketrans({'"': r"\"", "\\": r"\\", "\n": " ", "\r": " "})
 _MAX_STRING: Final = 60_000  # InfluxDB: string fields of at most 64 KB
 
@@ -24,7 +28,7 @@ _MAX_STRING: Final = 60_000  # InfluxDB: string fields of at most 64 KB
 def _tags(site: Any, node: Any, device: Any) -> str:
     tags = ""
     for name, value in (("device", device), ("node", node), ("site", site)):
-        text = "" if value is None else str(value).translate(_TAG).rstrip("\\")
+        text = "" if value is None else str(value).translate(_TAG)
         if text:
             tags += f",{name}={text}"
     return tags
