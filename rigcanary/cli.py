@@ -38,7 +38,7 @@ COMMANDS: Final[dict[str, str]] = {
 
 EXTRAS: Final[dict[str, str]] = {
     "agent": "agent",
-    "replay": "agent",
+    "replay": "agent,stream",
     "convert": "models",
     "bridge": "stream",
     "worker": "stream,models",
