@@ -7,10 +7,11 @@ from stream_samples import START_MS, sample
 
 from contract.minute import LATENESS_MS, MINUTE_MS
 from stream import watermark
+from stream.validate import Sample
 from stream.watermark import Arrival, MinuteBook
 
 
-def at(offset_ms: int, seq: int | None = None, node: str = "rig1") -> watermark.Sample:
+def at(offset_ms: int, seq: int | None = None, node: str = "rig1") -> Sample:
     return sample(offset_ms if seq is None else seq, START_MS + offset_ms, {}, node=node)
 
 

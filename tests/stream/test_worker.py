@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ async def publish(
     arrivals: list[tuple[int, str, dict[str, Any]]],
     site: str,
     seconds: float,
-    at_tick: dict[int, Callable[[], object]],
+    at_tick: Mapping[int, Callable[[], object]],
 ) -> None:
     """Send the fleet's records within about ``seconds``; ``at_tick`` does something on the way."""
     producer = AIOKafkaProducer(bootstrap_servers=kafka, max_batch_size=1, acks="all")

@@ -16,6 +16,7 @@ from contract.minute import COLUMN_INDEX
 from rigcanary.config import load
 from rigcanary.logs import log_to_stderr
 from stream.edge import run
+from stream.edge.shared import Predictor
 from stream.settings import WorkerSettings
 
 TEMPERATURE = COLUMN_INDEX["temperature_celsius_mean"]
@@ -56,8 +57,13 @@ class FakePredictor:
         """Nothing to compile."""
 
 
+def load_fake(model: str) -> Predictor:
+    """Instead of ``run._load``."""
+    return FakePredictor()
+
+
 def main() -> None:
-    run._load = lambda _model: FakePredictor()
+    run._load = load_fake
     settings = load(WorkerSettings, process="worker", config_file=Path(sys.argv[1]))
     log_to_stderr()
     sys.exit(run.run(settings))
