@@ -41,7 +41,7 @@ def static_thresholds(rows_BTC: Array) -> Scores:
     score = np.zeros(len(rows_BTC))
     for column, limit, step in LIMITS:
         value = rows_BTC[:, -RECENT_MINUTES:, COLUMN_INDEX[column]].astype(np.float64)
-        worst = np.where(np.isnan(value), -np.inf, value).max(axis=1)
+        worst: Scores = np.where(np.isnan(value), -np.inf, value).max(axis=1)
         score = np.maximum(score, np.clip(0.5 + 0.5 * (worst - limit) / step, 0, 1))
     return score
 
@@ -54,7 +54,7 @@ def telemetry_missing(rows_BTC: Array) -> Scores:
     good = ok[:, -RECENT_MINUTES:].sum(axis=1)
     # Rows before a card's first are a start, not a loss.
     started = np.maximum.accumulate(samples > 0, axis=1)[:, -RECENT_MINUTES:].sum(axis=1)
-    return np.clip(1 - good / np.maximum(typical * started, 1), 0, 1)
+    return np.asarray(np.clip(1 - good / np.maximum(typical * started, 1), 0, 1))
 
 
 def _sigmoid(value: Scores) -> Scores:
@@ -148,7 +148,7 @@ def fit(z_NG: Array, positive_N: npt.NDArray[np.bool_], seed: int) -> Baselines:
     """Fit the baselines on window aggregates; both classes must occur."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # no types
 
     mean, std = z_NG.mean(axis=0, dtype=np.float64), z_NG.std(axis=0, dtype=np.float64)
     std = np.where(std > 1e-3, std, 1.0)

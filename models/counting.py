@@ -66,7 +66,7 @@ def card_of(device: DeviceMinutes) -> Card:
     failure = device.outcome.failure_ms
     judged = True
     if failure is not None:
-        ends = (device.minute_M + 1) * MINUTE_MS
+        ends = (device.sampled_M + 1) * MINUTE_MS
         judged = int((ends <= failure - LATEST_MS).sum()) >= MIN_ROWS_BEFORE
     return Card(device.device, device.first_ms, device.last_ms, failure, device.outcome.kind,
                 judged)

@@ -249,7 +249,7 @@ def _within_minute(rows: _Rows, index: int, statistic: str) -> Array:
     name = SERIES[index].name
     if name == "vibration_order":  # varies within a minute as its line does
         rpm = np.maximum(rows["fan_speed_rpm_mean"], np.float32(60))
-        return np.divide(rows["fan_vibration_hertz_std"] * np.float32(60), rpm)
+        return np.asarray(rows["fan_vibration_hertz_std"] * 60 / rpm, dtype=np.float32)
     return rows[name + "_" + statistic]
 
 

@@ -101,6 +101,7 @@ def walk_validation(
             x = features(rows)
             logits.append(forward(x))
             scores.append(baselines.scores(rows, x))
+        # The card's recording begins for validation with its first window.
         since = int(at[0]) // MINUTE_MS - WINDOW_MINUTES
         kept = device.minute_M >= since
         part = DeviceMinutes(device.device, device.node, device.minute_M[kept],

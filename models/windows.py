@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from contract.minute import COLUMN_INDEX, MIN_COMPLETENESS, MINUTE_MS, WINDOW_MINUTES
 
+_SAMPLES: Final = COLUMN_INDEX["samples"]
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Array = npt.NDArray[np.float32]
@@ -46,7 +48,8 @@ class Outcome:
 class DeviceMinutes:
     """The minute rows of one card, sorted: ``minute_M`` Unix minutes, ``rows_MC`` float32.
 
-    Rows whose minute does not end before the card's failure, or by its move, are not here.
+    Rows whose minute does not end before the card's failure, or by its move, are not here. A
+    row without samples stands for a minute in which the card's rig spoke, but not of the card.
     """
 
     device: str
@@ -57,25 +60,29 @@ class DeviceMinutes:
 
     @property
     def first_ms(self) -> int:
-        """Start of the first minute."""
-        return int(self.minute_M[0]) * MINUTE_MS
+        """Start of the first minute with samples."""
+        return int(self.sampled_M[0]) * MINUTE_MS
 
     @property
     def last_ms(self) -> int:
-        """End of the last minute."""
-        return (int(self.minute_M[-1]) + 1) * MINUTE_MS
+        """End of the last minute with samples."""
+        return (int(self.sampled_M[-1]) + 1) * MINUTE_MS
+
+    @property
+    def sampled_M(self) -> Ints:
+        """The minutes that hold samples."""
+        return self.minute_M[self.rows_MC[:, _SAMPLES] > 0]
 
 
 def scorable(minute_M: Ints, rows_MC: Array) -> Ints:
     """Indices into M of the minutes at which a window is scored (contracts section 3).
 
-    The newest row holds samples, and so do at least half of the window's sixty.
+    The newest row is there, and at least half of the window's sixty hold samples.
     """
-    there = rows_MC[:, COLUMN_INDEX["samples"]] > 0
-    total = np.r_[0, np.cumsum(there)]
+    total = np.r_[0, np.cumsum(rows_MC[:, _SAMPLES] > 0)]
     begin = np.searchsorted(minute_M, minute_M - (WINDOW_MINUTES - 1))
     count = total[1:] - total[begin]
-    return np.flatnonzero(there & (count >= MIN_ROWS))
+    return np.flatnonzero(count >= MIN_ROWS)
 
 
 def gather(minute_M: Ints, rows_MC: Array, end_B: Ints) -> Array:

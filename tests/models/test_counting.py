@@ -78,7 +78,7 @@ def test_an_unjudged_failure_is_neither_caught_nor_late():
 
 def minutes(first, last, failed=None, moved=None):
     minute = np.arange(first, last, dtype=np.int64)
-    return DeviceMinutes("d", "n", minute, np.zeros((len(minute), 1), np.float32),
+    return DeviceMinutes("d", "n", minute, np.ones((len(minute), 1), np.float32),
                          Outcome(failed, "k", moved))
 
 

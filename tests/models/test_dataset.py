@@ -6,8 +6,9 @@ import pytest
 
 from contract.errors import ConfigError
 from contract.minute import COLUMN_INDEX, COLUMNS
-from models import dataset
-from models.dataset import Fleet, read_outcomes, to_ms
+from models import dataset, fleet_files
+from models.dataset import Fleet
+from models.fleet_files import read_outcomes, to_ms
 
 T0 = 1_767_225_600  # 2026-01-01T00:00:00Z
 
@@ -81,7 +82,7 @@ def test_parts_on_disk_change_nothing(folder, monkeypatch):
     write(folder, "parquet seconds", frame(devices="abcdefg"))
     whole = read(folder)
     monkeypatch.setattr(dataset, "PART_ROWS", 10)
-    monkeypatch.setattr(dataset, "BATCH_ROWS", 7)
+    monkeypatch.setattr(fleet_files, "BATCH_ROWS", 7)
     parts = read(folder)
     assert sorted(parts) == sorted(whole)
     for name, device in whole.items():
@@ -117,6 +118,18 @@ def test_minute_rows_stand_in_for_telemetry_and_the_last_one_wins(folder):
     device = read(folder)["a"]
     assert device.minute_M.tolist() == [T0 // 60, T0 // 60 + 1]
     assert device.rows_MC[:, 5].tolist() == [3, 2]
+
+
+def test_minutes_in_which_the_rig_spoke_without_the_card_are_empty_rows(folder):
+    table = frame(4).assign(node="n")
+    gone = (table["device"] == "a") & (table["ts"] >= T0 + 60) & (table["ts"] < T0 + 120)
+    late = (table["device"] == "b") & (table["ts"] >= T0 + 180)
+    table[~gone & ~late].to_csv(folder / "telemetry.csv", index=False)
+    devices = read(folder)
+    samples = COLUMN_INDEX["samples"]
+    assert np.nan_to_num(devices["a"].rows_MC[:, samples]).tolist() == [3, 0, 3, 3]
+    assert np.nan_to_num(devices["b"].rows_MC[:, samples]).tolist() == [3, 3, 3, 0]
+    assert devices["b"].last_ms == (T0 + 180) * 1000
 
 
 def test_outcomes_and_what_ends_with_them(folder):
