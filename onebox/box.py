@@ -40,6 +40,7 @@ _LOOK_SECONDS: Final = 1.0
 class OneBox:
     """The server side. ``start()``, then ``watch()`` until it raises or is cancelled, ``stop()``.
 
+    ``renewals`` counts new starts of the embedded Kafka, ``renewing`` says that one is under way.
     Children are ``mqtt``, ``kafka``, ``runner``, ``worker`` and ``bridge`` of ``supervisor``.
     """
 
@@ -52,6 +53,7 @@ class OneBox:
         self.kafka = EmbeddedKafka(settings.ports.kafka)
         self.parts = Parts(settings)
         self.renewals = 0
+        self.renewing = False
         self._lock: int | None = None
         self._store: Store | None = None
         self._journal: Journal | None = None
@@ -157,6 +159,7 @@ class OneBox:
         Raises:
             RigcanaryError: when a part does not come up again.
         """
+        self.renewing = True
         used = rss_bytes(self.supervisor.children["kafka"].pid) / 1e6
         began = time.monotonic()
         grace = None if orderly else 1.0  # without Kafka there is nothing they could finish
@@ -168,6 +171,7 @@ class OneBox:
         await self.supervisor.stop(["kafka"])
         await self._start_path(fresh_mqtt=False)
         self.renewals += 1
+        self.renewing = False
         log.info(
             "started the embedded Kafka afresh in %.1f s (it held %.0f MB)",
             time.monotonic() - began,

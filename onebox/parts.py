@@ -178,7 +178,7 @@ class Parts:
             name="worker",
             argv=rigcanary_argv("worker", options),
             ready=self._worker_is_ready,
-            ready_seconds=120,
+            ready_seconds=300,  # importing and compiling the model, on a busy machine
             stop_seconds=20,  # it stores the open minutes first
             restart=True,
         )

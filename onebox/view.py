@@ -223,7 +223,7 @@ def starting(stage: Stage, now: float) -> RenderableType:
         table.add_row(
             Text(mark, style),
             step.name,
-            "" if seconds is None else f"{seconds:4.1f} s",
+            Text("" if seconds is None else f"{seconds:4.1f} s", no_wrap=True),
             Text(step.detail, "bright_black"),
         )
     return table
