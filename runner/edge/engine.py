@@ -30,6 +30,7 @@ from runner.settings import RunnerSettings
 log = logging.getLogger("rigcanary.runner")
 PROGRESS_FLUSH_MS: Final = 1000
 """Progress alone reaches the disk this often; every other change at once."""
+NO_PLACE: Final = "no free place: every card it may use is taken or cordoned"
 SHUTDOWN_POLL_SECONDS: Final = 0.05
 
 
@@ -123,9 +124,16 @@ class Engine:
         for migration in list(self.migrations.values()):
             self._advance(migration)
         self._flush()
+        refused: set[object] = set()
         for job in sorted(self.jobs.values(), key=lambda j: (j.created_ms, j.id)):
             if job.state is JobState.QUEUED and job.not_before_ms <= self.clock_ms():
-                self._start(job)
+                wish = (job.spec.nodes, job.spec.devices, job.spec.world_size)
+                # What found no place this round, the next one like it will not find either.
+                if wish in refused or not self._start(job):
+                    refused.add(wish)
+                    if job.error != NO_PLACE:
+                        self._put(replace(job, error=NO_PLACE))
+        self._flush()
         self.metrics.measure(self.jobs.values(), self.migrations.values(), self.cordons)
 
     def shutdown(self) -> None:
@@ -231,14 +239,11 @@ class Engine:
     def _find_places(self, job: Job, first: Sequence[str]) -> tuple[Place, ...] | None:
         return find_places(job, self.nodes(), self.jobs.values(), self.migrations.values(), first)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job) -> bool:
+        """Start a queued job; False when there is no place for it."""
         places = self._find_places(job, reserved_places(job, self.migrations.values()))
         if places is None:
-            waiting = "no free place: every card it may use is taken or cordoned"
-            if job.error != waiting:
-                self._put(replace(job, error=waiting))
-                self._flush()
-            return
+            return False
         now = self.clock_ms()
         job = job.to(
             JobState.STARTING, places=places, generation=job.generation + 1, progress_offset=0,
@@ -261,6 +266,7 @@ class Engine:
                 runs.append(NotStarted(f"cannot start a process: {error}"))
                 break
         self._runs[job.id] = runs
+        return True
 
     # Memory and disk
 
