@@ -226,7 +226,6 @@ class MqttLink:
             log.warning("MQTT %s has forgotten this session; what it held is lost", s.mqtt)
         self._connection += 1
         self._metrics.connections.inc()
-        self._metrics.connected.labels("mqtt").set(1)
         client.subscribe(self._filters)
         log.info("MQTT %s: connected as %s", s.mqtt, s.client_id)
 
@@ -241,6 +240,7 @@ class MqttLink:
         for (name, _), reason in zip(self._filters, reasons, strict=False):
             if reason.is_failure:
                 log.error("MQTT refuses the subscription %s: %s", name, reason)
+        self._metrics.connected.labels("mqtt").set(1)
         self._subscribed(True)
 
     def _on_disconnect(
