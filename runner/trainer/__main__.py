@@ -129,7 +129,11 @@ def main(argv: list[str]) -> int:
         parser.error("give --checkpoint-dir, or RIGCANARY_CHECKPOINT_DIR")
     stop = StopRequest()
     progress = os.environ.get("RIGCANARY_PROGRESS_FILE")
-    train(settings, Path(folder), Reporter(Path(progress) if progress else None), stop)
+    try:
+        train(settings, Path(folder), Reporter(Path(progress) if progress else None), stop)
+    except ModuleNotFoundError as error:
+        log.error("the built-in trainer needs %s: pip install 'rigcanary[models]'", error.name)
+        return 1
     return 0
 
 

@@ -154,6 +154,7 @@ def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # TensorFlow is imported twice
 def test_the_command_stops_on_sigterm_with_a_checkpoint(tmp_path: Path) -> None:
     """The whole program: it starts, reports, is asked to end, and goes on at the next start."""
     progress = tmp_path / "progress"
