@@ -87,7 +87,7 @@ class BridgeSettings(BaseModel):
     max_in_hand: int = Field(default=10_000, ge=1, le=1_000_000)
     """Messages held at most; beyond it the bridge stops reading from the broker."""
     max_in_hand_bytes: int = Field(default=128 * 1024 * 1024, ge=1_000_000)
-    stop_seconds: float = Field(default=3.0, ge=0, le=60)
+    stop_seconds: float = Field(default=2.5, ge=0, le=60)
     """At SIGTERM: how long Kafka has to take what is in hand; the rest stays at the broker."""
 
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)

@@ -238,10 +238,10 @@ class KafkaOutlet:
         self._metrics.connected.labels("kafka").set(1)
 
     async def stop(self) -> None:
-        """Close the producer; gives up after a second when Kafka is away."""
+        """Close the producer; gives up after half a second when Kafka is away."""
         if self._producer is None:
             return
         try:
-            await asyncio.wait_for(self._producer.stop(), 1.0)
+            await asyncio.wait_for(self._producer.stop(), 0.5)
         except (TimeoutError, KafkaError, OSError) as error:
             log.debug("Kafka producer did not close cleanly: %r", error)

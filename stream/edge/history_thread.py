@@ -14,7 +14,7 @@ log = logging.getLogger("rigcanary.history")
 MAX_QUEUED: Final = 4_096
 """Values waiting at most; a node's minute of eight cards is some 35 kB, so about 140 MB."""
 TICK_SECONDS: Final = 1.0
-STOP_SECONDS: Final = 8.0
+STOP_SECONDS: Final = 4.0
 
 
 class BackgroundHistory(ABC):
