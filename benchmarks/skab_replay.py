@@ -190,6 +190,7 @@ def measure(data: Path, out: Path) -> dict[str, Any]:
         "every_sample_once": samples == converted["samples_out"],
         "dead_letters": len(found["rigcanary.dead-letter"]),
         "scorings": dict(statuses),
+        "rows_never_scored": sum(len(r["devices"]) for r in rows.values()) - sum(statuses.values()),
         "migrations_requested": len(moves),
         "causes": dict(Counter(d["data"]["cause"] for d in moves)),
         "serve_alive_at_end": alive,

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 from contract.minute import IDLE_SECONDS, MINUTE_MS
@@ -16,6 +18,27 @@ BATCH: Final = 256
 """Minute rows written before the loop lets others run."""
 MAX_UNSCORED_MINUTES: Final = 20
 """Rows of a node that may wait for scoring: the ring of rows holds that many beside a window."""
+
+
+def batches(due: list[NodeMinute]) -> Iterator[list[NodeMinute]]:
+    """Split what is due, oldest first within a node, so that no batch outruns scoring.
+
+    In a batch no node's minutes lie further apart than scoring may be behind: after a long
+    backlog a single batch would otherwise overwrite rows of the ring before they are scored.
+    """
+    waiting: dict[str, deque[int]] = {}
+    for key, minute_ms in due:
+        waiting.setdefault(key, deque()).append(minute_ms)
+    while waiting:
+        batch: list[NodeMinute] = []
+        for key in list(waiting):
+            mine = waiting[key]
+            last_ms = mine[0] + MAX_UNSCORED_MINUTES * MINUTE_MS
+            while mine and mine[0] <= last_ms and len(batch) < BATCH:
+                batch.append((key, mine.popleft()))
+            if not mine:
+                del waiting[key]
+        yield batch
 
 
 class Closer:
@@ -34,8 +57,8 @@ class Closer:
             idle = time.monotonic() - partition.last_arrival >= IDLE_SECONDS
             whole = everything or crowded or (idle and not partition.idle_closed)
             due = partition.book.due(everything=whole)
-            for start in range(0, len(due), BATCH):
-                count += await self._close(partition, due[start : start + BATCH])
+            for batch in batches(due):
+                count += await self._close(partition, batch)
             if idle and not partition.book.due(everything=True):
                 partition.idle_closed = True
             self._acknowledge(partition)

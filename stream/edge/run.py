@@ -85,7 +85,10 @@ def _histories(settings: WorkerSettings) -> list[History]:
         histories.append(ParquetHistory(Path(settings.state) / "history"))
     if settings.influx is not None:
         influx = settings.influx
-        histories.append(InfluxHistory(influx.url, influx.org, influx.bucket, influx.token))
+        spool = settings.state / "influx-spool" if settings.state is not None else None
+        histories.append(
+            InfluxHistory(influx.url, influx.org, influx.bucket, influx.token, spool=spool)
+        )
     return histories
 
 
