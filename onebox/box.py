@@ -32,8 +32,16 @@ from onebox.tasks import together
 
 log = logging.getLogger(__name__)
 
-PASSED_BETWEEN: Final = (topics.TELEMETRY, topics.EVENTS)
+INPUTS: Final = (topics.TELEMETRY, topics.EVENTS)
 """What the worker reads: unread records of these are carried over a new start of Kafka."""
+OUTPUTS: Final = {
+    topics.MINUTES: 500,
+    topics.RISKS: 500,
+    topics.DECISIONS: 2000,
+    topics.DELIVERIES: 2000,
+    topics.DEAD_LETTER: 200,
+}
+"""What others read, and how many of a partition's newest records are carried over with it."""
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -121,13 +129,14 @@ class OneBox:
             store,
             self.kafka.address,
             changelogs=CHANGELOGS,
-            inputs=PASSED_BETWEEN,
+            inputs=INPUTS,
+            outputs=OUTPUTS,
             group=WORKER_APP,
             partitions=PARTITIONS,
         )
         tables, carried = await self._journal.restore()
         if tables or carried:
-            log.info("restored %d table records and %d unread messages", tables, carried)
+            log.info("restored %d table records and %d others", tables, carried)
         await self._journal.start()
 
     # -- while it runs ---------------------------------------------------------------------------

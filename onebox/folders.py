@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from contract.errors import ConfigError, RigcanaryError
+from onebox.logs import quiet_libraries
 
 _KEPT: Final = "kept"
 """A file in the temporary state folder that says it must not be removed."""
@@ -78,6 +79,7 @@ def log_file(state: Path) -> Iterator[None]:
     root = logging.getLogger()
     root.addHandler(handler)
     logging.getLogger("onebox").setLevel(logging.INFO)
+    quiet_libraries()
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ committed; the worker recognises what comes twice.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 class Journal:
     """Mirrors the changelogs of the broker at ``bootstrap`` into ``store``.
 
-    ``changelogs`` and ``inputs`` are topics of ``partitions`` partitions each; ``group`` is the
-    consumer group whose commits say which inputs still count as unread.
+    ``changelogs``, ``inputs`` and ``outputs`` are topics of ``partitions`` partitions each.
+    ``group`` is the consumer group whose commits say which inputs still count as unread. Of an
+    output the newest so many records of each partition are carried over too, for readers that
+    had not come that far.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Journal:
         *,
         changelogs: Sequence[str],
         inputs: Sequence[str],
+        outputs: Mapping[str, int],
         group: str,
         partitions: int,
     ) -> None:
@@ -43,6 +46,11 @@ class Journal:
         self._bootstrap = bootstrap
         self._changelogs = _all_partitions(changelogs, partitions)
         self._inputs = _all_partitions(inputs, partitions)
+        self._outputs = {
+            where: newest
+            for topic, newest in outputs.items()
+            for where in _all_partitions([topic], partitions)
+        }
         self._group = group
         self._starts: dict[TopicPartition, int] = {}
         self._consumer: Any = None
@@ -87,8 +95,8 @@ class Journal:
             for where, record in held.items():
                 self._starts[where] = (await (await _send(single, record))).offset + 1
         finally:
-            await bulk.stop()
-            await single.stop()
+            await kafka_read.stop(bulk)
+            await kafka_read.stop(single)
 
     async def start(self) -> None:
         """Begin to mirror in the background."""
@@ -137,21 +145,23 @@ class Journal:
         return True
 
     async def carry(self, timeout_seconds: float = 60.0) -> int:
-        """Keep what the worker's group has not committed of the inputs; returns how many
-        records. Call it once bridge and worker have ended. Raises RigcanaryError.
+        """Keep the inputs that the worker's group has not committed, and the newest outputs.
+
+        Returns how many inputs. Call it once bridge and worker have ended. Raises RigcanaryError.
         """
-        count = 0
+        unread = 0
         try:
             async with asyncio.timeout(timeout_seconds):
-                ends = await kafka_read.ends(self._bootstrap, self._inputs)
-                starts = await self._committed()
-                unread = {w: starts.get(w, 0) for w, end in ends.items() if starts.get(w, 0) < end}
-                async for records in kafka_read.read(self._bootstrap, unread, ends):
+                ends = await kafka_read.ends(self._bootstrap, [*self._inputs, *self._outputs])
+                starts = {w: max(ends[w] - newest, 0) for w, newest in self._outputs.items()}
+                starts |= dict.fromkeys(self._inputs, 0) | await self._committed()
+                wanted = {w: start for w, start in starts.items() if start < ends[w]}
+                unread = sum(ends[w] - start for w, start in wanted.items() if w in self._inputs)
+                async for records in kafka_read.read(self._bootstrap, wanted, ends):
                     self._store.carry(records)
-                    count += len(records)
         except (KafkaError, TimeoutError) as error:
             raise RigcanaryError(f"cannot read unprocessed messages from Kafka: {error}") from error
-        return count
+        return unread
 
     async def _committed(self) -> dict[TopicPartition, int]:
         consumer = AIOKafkaConsumer(
@@ -164,7 +174,7 @@ class Journal:
                 consumer.seek(where, 0)
             offsets = {w: await consumer.committed(w) for w in self._inputs}
         finally:
-            await consumer.stop()
+            await kafka_read.stop(consumer)
         return {w: int(offset) for w, offset in offsets.items() if offset is not None}
 
     async def stop(self) -> None:
@@ -174,7 +184,7 @@ class Journal:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._consumer is not None:
-            await self._consumer.stop()
+            await kafka_read.stop(self._consumer)
             self._consumer = None
 
 

@@ -1,5 +1,6 @@
 """Reading Kafka partitions to their true end, which Tansu does not state right."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
@@ -15,6 +16,20 @@ FETCH_BYTES: Final = 8 * 1024 * 1024
 def record_of(message: Any) -> Record:
     """A consumed message as a record."""
     return Record(message.topic, message.partition, message.key, message.value)
+
+
+async def stop(client: Any, seconds: float = 5.0) -> None:
+    """Stop an aiokafka client, whatever state its broker is in.
+
+    With a broker that is gone ``client.stop()`` may hang, or end with the CancelledError of one
+    of its own tasks, which a caller must not take for its own.
+    """
+    task = asyncio.ensure_future(client.stop())
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+    elif not task.cancelled():
+        task.exception()
 
 
 async def ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -46,7 +61,7 @@ async def ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[TopicPa
                     waiting.discard(where)
         return found
     finally:
-        await consumer.stop()
+        await stop(consumer)
 
 
 async def read(
@@ -80,4 +95,4 @@ async def read(
                 if await consumer.position(where) >= until[where]:
                     waiting.discard(where)
     finally:
-        await consumer.stop()
+        await stop(consumer)

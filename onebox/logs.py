@@ -1,6 +1,7 @@
 """Log files of the children: bounded on disk, the last lines in memory for error messages."""
 
 import asyncio
+import logging
 import re
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,16 @@ _ERROR = re.compile(r"^[\w.]*(Error|Exception)\b|\b(ERROR|CRITICAL)\b")
 
 Echo = Callable[[str, str], None]
 """Called with (child's name, line) for every line of output."""
+
+
+def quiet_libraries() -> None:
+    """Keep this process's libraries from logging what is said better elsewhere.
+
+    httpx logs every question whether a part is up, aiokafka every fetch from a broker that is
+    being started afresh.
+    """
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 class ChildLog:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from onebox.box import OneBox
+from onebox.logs import quiet_libraries
 from onebox.parts import BoxSettings, choose_ports
 from onebox.processes import State, Supervisor
 from onebox.settings import ServeSettings
@@ -20,9 +21,7 @@ def run(settings: ServeSettings, print_line: Callable[[str], None]) -> int:
 
     Returns the exit code. Raises ConfigError and RigcanaryError as :class:`OneBox` does.
     """
-    logging.getLogger("httpx").setLevel(
-        logging.WARNING
-    )  # it logs every question whether a part is up
+    quiet_libraries()
     return asyncio.run(_serve(settings, print_line))
 
 

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 
 from contract.errors import RigcanaryError
 from contract.topics import DECISIONS, MINUTES, RISKS
+from onebox import kafka_read
 from onebox.brokers import PARTITIONS
 from onebox.facts import Facts
 
@@ -69,7 +70,7 @@ class KafkaWatcher:
                         self.records += 1
                 await asyncio.sleep(0)  # others run, however long the backlog
         finally:
-            await consumer.stop()
+            await kafka_read.stop(consumer)
 
 
 class RunnerClient:

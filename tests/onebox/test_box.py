@@ -31,7 +31,7 @@ FAKE_WORKER = Path(__file__).parents[1] / "support" / "fake_worker.py"
 START = 1_767_225_600  # 2026-01-01, a full minute
 NODES = ("rig001", "rig002", "rig003")
 HOT = ("rig002", "card-1")
-HOT_FROM = 50
+HOT_FROM = 45
 SAMPLES_A_MINUTE = 6
 
 
@@ -130,6 +130,8 @@ class Seen:
                     for batch in (await consumer.getmany(timeout_ms=300)).values():
                         for record in batch:
                             self._take(record.topic, json.loads(record.value))
+        except TimeoutError:
+            pytest.fail(f"not all came: {self.short()}; moves {self.moves()}")
         finally:
             await consumer.stop()
 
@@ -153,6 +155,16 @@ class Seen:
             for card in ("card-0", "card-1")
             for m in range(minute)
         )
+
+    def short(self) -> dict[tuple[str, int], Any]:
+        """Minutes whose rows are missing or do not hold all their samples."""
+        last = max((m for _, _, m in self.samples), default=0)
+        return {
+            (node, m): self.samples.get((node, "card-0", m))
+            for node in NODES
+            for m in range(last + 1)
+            if self.samples.get((node, "card-0", m)) != SAMPLES_A_MINUTE
+        }
 
     def moves(self) -> list[tuple[str, str]]:
         return [

@@ -26,12 +26,18 @@ class KafkaFixture(Protocol):
     async def create(self, *names: str, partitions: int = 2) -> None: ...
 
 
-CHANGELOG, INPUT, GROUP = "table-changelog", "input", "group-a"
+CHANGELOG, INPUT, OUTPUT, GROUP = "table-changelog", "input", "output", "group-a"
 
 
 def journal(store: Store, address: str) -> Journal:
     return Journal(
-        store, address, changelogs=[CHANGELOG], inputs=[INPUT], group=GROUP, partitions=2
+        store,
+        address,
+        changelogs=[CHANGELOG],
+        inputs=[INPUT],
+        outputs={OUTPUT: 3},
+        group=GROUP,
+        partitions=2,
     )
 
 
@@ -89,7 +95,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 async def test_tables_survive_the_broker(kafka: KafkaFixture, store: Store) -> None:
-    await kafka.create(CHANGELOG, INPUT)
+    await kafka.create(CHANGELOG, INPUT, OUTPUT)
     mirror = journal(store, kafka.address)
     await mirror.start()
     written = [*updates(200), Record(CHANGELOG, 0, b"key0", None)]
@@ -97,7 +103,7 @@ async def test_tables_survive_the_broker(kafka: KafkaFixture, store: Store) -> N
     assert await mirror.drain()
     await mirror.stop()
     await kafka.restart()
-    await kafka.create(CHANGELOG, INPUT)
+    await kafka.create(CHANGELOG, INPUT, OUTPUT)
     again = journal(store, kafka.address)
     assert await again.restore() == (13, 0)
     found, ends = await contents(kafka.address, CHANGELOG)
@@ -111,9 +117,10 @@ async def test_tables_survive_the_broker(kafka: KafkaFixture, store: Store) -> N
 
 
 async def test_carries_what_the_group_has_not_committed(kafka: KafkaFixture, store: Store) -> None:
-    await kafka.create(CHANGELOG, INPUT)
+    await kafka.create(CHANGELOG, INPUT, OUTPUT)
     sent = [Record(INPUT, n % 2, b"k%d" % n, b"v%d" % n) for n in range(40)]
-    await produce(kafka.address, sent)
+    told = [Record(OUTPUT, 1, b"k", b"%d" % n) for n in range(10)]
+    await produce(kafka.address, [*sent, *told])
     consumer = AIOKafkaConsumer(
         bootstrap_servers=kafka.address, group_id=GROUP, enable_auto_commit=False
     )
@@ -123,17 +130,18 @@ async def test_carries_what_the_group_has_not_committed(kafka: KafkaFixture, sto
     await consumer.stop()
     assert await journal(store, kafka.address).carry() == 5 + 20
     await kafka.restart()
-    await kafka.create(CHANGELOG, INPUT)
-    assert await journal(store, kafka.address).restore() == (0, 25)
+    await kafka.create(CHANGELOG, INPUT, OUTPUT)
+    assert await journal(store, kafka.address).restore() == (0, 25 + 3)
     found, _ = await contents(kafka.address, INPUT)
     per_partition = [[r for r in sent if r.partition == p] for p in (0, 1)]
     assert [r for r in found if r.partition == 0] == per_partition[0][15:]
     assert [r for r in found if r.partition == 1] == per_partition[1]
+    assert (await contents(kafka.address, OUTPUT))[0] == told[-3:]
     assert store.counts() == (0, 0)
 
 
 async def test_empty_journal_restores_nothing(kafka: KafkaFixture, store: Store) -> None:
-    await kafka.create(CHANGELOG, INPUT)
+    await kafka.create(CHANGELOG, INPUT, OUTPUT)
     mirror = journal(store, kafka.address)
     assert await mirror.restore() == (0, 0)
     await mirror.start()
