@@ -32,7 +32,7 @@ class Limits:
     fan_stopped_duty_ratio: float = 0.3
     fan_stopped_utilization_ratio: float = 0.5
     fan_stopped_samples: int = 3
-    lost_samples: int = 3
+    lost_samples: int = 2
     unresponsive_samples: int = 12
 
 

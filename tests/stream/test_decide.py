@@ -153,7 +153,7 @@ HOT = {"temperature_celsius": 98.0}
         ([{"ecc_uncorrected_total": v} for v in (0, 0, 1)], ["ecc_uncorrected"]),
         ([{"ecc_uncorrected_total": v} for v in (5, 5, 0)], []),
         ([{"ecc_uncorrected_total": v} for v in (7,)], []),
-        ([{"state": "lost"}] * 3, ["lost"]),
+        ([{"state": "lost"}] * 2, ["lost"]),
         ([{"state": "unresponsive"}] * 11, []),
         ([{"state": "unresponsive"}] * 12, ["unresponsive"]),
         ([{"state": "unknown"}] * 100, []),
