@@ -136,7 +136,9 @@ class Parts:
         argv = rigcanary_argv("worker", {"--config": config})
         if self.settings.worker_script is not None:
             argv = (sys.executable, str(self.settings.worker_script), str(config))
-        return ChildSpec("worker", argv, ready=self._worker_ready, ready_seconds=300)
+        return ChildSpec(
+            "worker", argv, ready=self._worker_ready, ready_seconds=300, stop_seconds=20
+        )
 
     async def _bridge_ready(self) -> bool:
         text = await self._get(f"http://{HOST}:{self._metrics_port}/metrics")
