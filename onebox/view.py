@@ -211,6 +211,10 @@ def job(facts: Facts, width: int) -> RenderableType:
 def starting(stage: Stage, now: float) -> RenderableType:
     """The list of the start."""
     table = Table.grid(padding=(0, 1))
+    table.add_column()
+    table.add_column()
+    table.add_column(min_width=7, justify="right")
+    table.add_column()
     marks = {
         "waiting": ("·", "bright_black"),
         "starting": ("…", "yellow"),
@@ -223,7 +227,7 @@ def starting(stage: Stage, now: float) -> RenderableType:
         table.add_row(
             Text(mark, style),
             step.name,
-            Text("" if seconds is None else f"{seconds:4.1f} s", no_wrap=True),
+            "" if seconds is None else f"{seconds:.1f} s",
             Text(step.detail, "bright_black"),
         )
     return table
