@@ -18,8 +18,9 @@ from models.windows import HORIZONS_MINUTES
 CARD_SCHEMA: Final = "rigcanary.model/1"
 DEFAULT: Final = Path(__file__).parent / "default"
 SERVED: Final = "lstm_attention"
-DECISION_HORIZON_MINUTES: Final = 60
-"""The risk that decides, and that thresholds belong to: a failure within the hour."""
+DECISION_HORIZON_MINUTES: Final = 240
+"""The risk that decides, and that thresholds belong to. An alarm is of use from four hours before
+the failure on; of a shorter horizon, cards that die slowly do not come near to 1 in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Every card is walked in event time through the worker's hysteresis; thresholds c
 model folder, never from the set that is judged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,8 @@ BUDGETS: Final = (0.033, 0.003)
 POLICIES: Final = (SERVED, *NAMES)
 _CHUNK: Final = 512
 _HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
+_WINDOW_MINUTES: Final = 60
+_WINDOW_HEAD: Final = HORIZONS_MINUTES.index(_WINDOW_MINUTES)
 _SCHEMA: Final = pa.schema([
     ("policy", pa.string()), ("device", pa.string()), ("at", pa.timestamp("ms", tz="UTC")),
     ("score", pa.float64()), ("threshold", pa.float64()),
@@ -47,8 +49,8 @@ Scores = npt.NDArray[np.float64]
 
 def score_device(
     device: DeviceMinutes, predictor: Predictor, baselines: Baselines
-) -> tuple[npt.NDArray[np.int64], dict[str, Scores]]:
-    """Alarm instants (ms UTC) of a card's scorable minutes, and every policy's score there."""
+) -> tuple[npt.NDArray[np.int64], dict[str, Scores], Scores]:
+    """Of a card's scorable minutes: alarm instants (ms UTC), scores by policy, 60-minute risk."""
     ends = scorable(device.minute_M, device.rows_MC)
     logits: list[npt.NDArray[np.float32]] = []
     parts: dict[str, list[Scores]] = {name: [] for name in NAMES}
@@ -60,8 +62,9 @@ def score_device(
             parts[name].append(score)
     empty = np.empty(0)
     scores = {name: np.concatenate(p) if p else empty for name, p in parts.items()}
-    scores[SERVED] = predictor.risks(np.concatenate(logits)).risk_60m_B if logits else empty
-    return alarm_instants_ms(device.minute_M, ends), scores
+    risks = predictor.risks(np.concatenate(logits) if logits else np.empty((0, 3), np.float32))
+    scores[SERVED] = risks[_HEAD]
+    return alarm_instants_ms(device.minute_M, ends), scores, risks.risk_60m_B
 
 
 class ScoresFile:
@@ -169,10 +172,14 @@ def evaluate(
     with Fleet(dataset) as fleet:
         cards: list[Card] = []
         traces: dict[str, list[Trace]] = {name: [] for name in POLICIES}
+        risks: list[Scores] = []
         positives: list[npt.NDArray[np.bool_]] = []
-        for card, at, by_policy, positive in _scored(fleet, predictor, baselines):
+        for device in fleet.devices():
+            card = card_of(device)
+            at, by_policy, risk = score_device(device, predictor, baselines)
             cards.append(card)
-            positives.append(positive)
+            risks.append(risk)
+            positives.append(labels(at, device.outcome, device.last_ms)[0][:, _WINDOW_HEAD])
             for name in POLICIES:
                 traces[name].append(Trace(card, at, by_policy[name]))
         seen = {card.device for card in cards}
@@ -181,7 +188,6 @@ def evaluate(
     if not cards:
         raise ConfigError(f"data set {dataset}: no device has a row before its failure or move")
     failing = [card for card in cards if card.failure_ms is not None]
-    risk = np.concatenate([t.score_N for t in traces[SERVED]])
     return {
         "devices": len(cards),
         "device_days": sum(card.device_days for card in cards),
@@ -189,17 +195,8 @@ def evaluate(
         "unjudged": sum(not card.judged for card in failing) + len(unseen),
         "model_version": predictor.version,
         "policies": _policies(traces, predictor, budgets, scores),
-        "window": window_figures(risk, np.concatenate(positives)),
+        "window": window_figures(np.concatenate(risks), np.concatenate(positives)),
     }
-
-
-def _scored(
-    fleet: Fleet, predictor: Predictor, baselines: Baselines
-) -> Iterator[tuple[Card, npt.NDArray[np.int64], dict[str, Scores], npt.NDArray[np.bool_]]]:
-    for device in fleet.devices():
-        at, by_policy = score_device(device, predictor, baselines)
-        positive = labels(at, device.outcome, device.last_ms)[0][:, _HEAD]
-        yield card_of(device), at, by_policy, positive
 
 
 def _policies(
@@ -247,5 +244,5 @@ def table(result: dict[str, Any]) -> str:
               for kind, n in served["by_kind"].items()]
     window = result["window"]
     figures = ", ".join(f"{name} {value:.3f}" for name, value in window.items())
-    lines += ["", f"windows (a failure within {DECISION_HORIZON_MINUTES} minutes): {figures}"]
+    lines += ["", f"windows (a failure within {_WINDOW_MINUTES} minutes): {figures}"]
     return "\n".join(lines)

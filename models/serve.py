@@ -53,7 +53,7 @@ class Predictor:
         self._lock = threading.Lock()
 
     def threshold(self, budget: float) -> float:
-        """Risk (60 min) from which ``budget`` false alarms a device-day were kept on validation."""
+        """Risk (240 min) from which ``budget`` false alarms a day were kept on validation."""
         return self.model.threshold(SERVED, budget)
 
     def warm_up(self) -> None:
@@ -111,6 +111,7 @@ class Predictor:
         ``contribution`` is its share of all that falls. ``samples`` stands for the telemetry
         itself: samples that are missing, lost or unresponsive.
         """
+        rows_TC = np.clip(np.where(np.isfinite(rows_TC), rows_TC, np.nan), -1e16, 1e16)
         groups = [(s.name, _columns_of(s.name)) for s in SIGNALS]
         groups = [(n, c) for n, c in groups if np.isfinite(rows_TC[:, c[0]]).any()]
         occluded = [rows_TC, _without_losses(rows_TC)]

@@ -39,7 +39,10 @@ from models.windows import HORIZONS_MINUTES, DeviceMinutes, gather
 
 BUDGETS: Final = (0.033, 0.003)
 _HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
+_WINDOW_HEAD: Final = HORIZONS_MINUTES.index(60)
 _CHUNK: Final = 512
+Span = tuple[str, str, int, int]
+"""Device, node, first and last ms of a card's recording."""
 Say = Callable[[str], None]
 
 
@@ -72,7 +75,7 @@ class Walked:
 
 
 def draw_cards(
-    spans: list[tuple[str, str, int, int]], split: Split, most_days: float, seed: int
+    spans: list[Span], split: Split, most_days: float, seed: int
 ) -> frozenset[str]:
     """Validation cards, at random, until their recordings reach ``most_days`` device-days."""
     own = [(device, last - first) for device, _, first, last in spans if device in split.validation]
@@ -112,49 +115,80 @@ def walk_validation(
 
 def train(
     datasets: Sequence[Path], out: Path, options: TrainOptions | None = None,
-    say: Say = lambda _: None, command: str = "",
+    say: Say = lambda _: None, command: str = "", validation: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Train on ``datasets``, write the model folder ``out``, return its card.
+
+    Without ``validation`` data sets a part of ``datasets`` is split off to validate.
 
     Raises:
         ConfigError: when a data set or ``out`` cannot be used.
         RigcanaryError: when there is nothing to learn from, or training diverged.
     """
     options = options or TrainOptions()
-    with Fleet(*datasets) as fleet:
+    with Fleet(*datasets) as fleet, Fleet(*validation or datasets) as other:
         say("reading telemetry and reducing it to minute rows")
-        spans = [(d.device, d.node, d.first_ms, d.last_ms) for d in fleet.devices()]
-        split = choose_split(spans, options.seed, options.validation_share, options.time_share)
-        say(f"{len(spans)} cards, {len(split.validation)} of them validate")
+        sides = Sides(fleet, other if validation else fleet, _spans(fleet), options)
+        split = sides.split
+        say(f"{len(sides.spans)} cards, {len(split.validation)} of them validate")
         training = sample_examples(
             fleet, split, False, options.max_windows, options.seed, options.augmented_share)
         watching = sample_examples(
-            fleet, split, True, options.max_windows // 4, options.seed, 0.0)
+            sides.watched, split, True, options.max_windows // 4, options.seed, 0.0)
         for name, part in (("training", training), ("validation", watching)):
             if not (part.y_NH[:, _HEAD] == 1).any():
                 raise RigcanaryError(
                     f"the {name} part of the data holds no window within "
                     f"{DECISION_HORIZON_MINUTES} minutes of a failure; give more failures, or "
-                    "split by cards only with --split cards")
+                    "split by cards only with --split device")
         say(f"{len(training.x_NTF)} training windows, {len(FEATURES)} features a minute")
         fitted_baselines = _fit_baselines(training, options)
         fitted = fit_network(
-            (training.x_NTF, training.y_NH), (watching.x_NTF, watching.y_NH),
-            options.fit, say)
+            (training.x_NTF, training.y_NH), (watching.x_NTF, watching.y_NH), options.fit, say)
         arrays = to_arrays(fitted.model, fitted.scaler)
         say("walking the validation cards for calibration and thresholds")
-        drawn = draw_cards(spans, split, options.validation_days, options.seed)
+        drawn = draw_cards(sides.spans, split, options.validation_days, options.seed)
         walked = list(walk_validation(
-            fleet, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines))
-        card = _card(fleet, spans, split, options, fitted, arrays, walked, training, command)
+            sides.watched, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines))
+        card = _card(sides, options, fitted, arrays, walked, training, command)
         write_model(out, card, dict(arrays), fitted_baselines.to_arrays())
     return card
+
+
+def _spans(fleet: Fleet) -> list[Span]:
+    return [(d.device, d.node, d.first_ms, d.last_ms) for d in fleet.devices()]
+
+
+class Sides:
+    """The two sides of training: which set is watched, and how cards are split.
+
+    Raises:
+        RigcanaryError: when there are too few cards, or validation cards are in training too.
+    """
+
+    def __init__(
+        self, fleet: Fleet, watched: Fleet, spans: list[Span], options: TrainOptions
+    ) -> None:
+        self.fleet, self.watched, self.spans = fleet, watched, spans
+        if watched is fleet:
+            self.split = choose_split(
+                spans, options.seed, options.validation_share, options.time_share)
+            return
+        own = _spans(watched)
+        both = {s[0] for s in own} & {s[0] for s in spans}
+        if both:
+            raise RigcanaryError(
+                f"{min(both)!r} and {len(both) - 1} other cards are in training and validation "
+                "sets; give sets that share no card")
+        self.spans = spans + own
+        self.split = Split(frozenset(s[0] for s in own), None)
 
 
 def _forward(arrays: dict[str, Any], threads: int) -> Callable[[Any], Any]:
     tf = tensorflow(threads)
     network = from_arrays(arrays)
-    compiled = tf.function(lambda x: network(x, training=False)[0], jit_compile=True)
+    compiled = tf.function(lambda x: network(x, training=False)[0],
+                           jit_compile=True, autograph=False)
 
     def forward(x_BTF: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         padded = np.zeros((_CHUNK, *x_BTF.shape[1:]), np.float32)
@@ -196,9 +230,11 @@ def _iso(ms: int) -> str:
 
 
 def _card(
-    fleet: Fleet, spans: list[tuple[str, str, int, int]], split: Split, options: TrainOptions,
-    fitted: Fitted, arrays: dict[str, Any], walked: list[Walked], training: Examples, command: str,
+    sides: Sides, options: TrainOptions, fitted: Fitted, arrays: dict[str, Any],
+    walked: list[Walked], training: Examples, command: str,
 ) -> dict[str, Any]:
+    fleet, watched, spans, split = sides.fleet, sides.watched, sides.spans, sides.split
+    outcomes = fleet.outcomes | watched.outcomes
     logits = np.concatenate([w.logits_NH for w in walked])
     y = np.concatenate([w.y_NH for w in walked])
     calibration = {
@@ -213,7 +249,9 @@ def _card(
     for name in baseline.NAMES:
         policies[name] = _policy_card([
             Trace(w.card, w.at_ms_N, w.baselines[name]) for w in walked])
-    known = y[:, _HEAD] >= 0
+    known = y[:, _WINDOW_HEAD] >= 0
+    risk_60m = np.concatenate([
+        calibrated(w.logits_NH, calibration)[:, _WINDOW_HEAD] for w in walked])
     cut, begin = split.train_until_ms, split.validate_from_ms
     return {
         "schema": CARD_SCHEMA,
@@ -226,19 +264,21 @@ def _card(
         "options": asdict(options),
         "data": {
             "hash": fleet.content_hash(),
+            "validation_hash": watched.content_hash(),
             "devices": len(spans),
-            "failures": sum(o.failure_ms is not None for o in fleet.outcomes.values()),
+            "failures": sum(o.failure_ms is not None for o in outcomes.values()),
             "first": _iso(min(s[2] for s in spans)), "last": _iso(max(s[3] for s in spans)),
         },
         "split": {
-            "by": "device" if cut is None else "device and time",
+            "by": "data set" if watched is not fleet else (
+                "device" if cut is None else "device and time"),
             "validation_devices": len(split.validation),
             "validation_devices_hash": hashlib.sha256(
                 "\n".join(sorted(split.validation)).encode()).hexdigest()[:16],
             "train_until": None if cut is None else _iso(cut),
             "validate_from": None if begin is None else _iso(begin),
             "training_windows": len(training.x_NTF),
-            "training_positive_60m": int((training.y_NH[:, _HEAD] == 1).sum()),
+            "training_windows_before_failures": int((training.y_NH[:, _HEAD] == 1).sum()),
             "validation_windows": len(y),
             "validation_device_days": sum(w.card.device_days for w in walked),
             "validation_failures": sum(
@@ -247,6 +287,6 @@ def _card(
         "epochs": fitted.history,
         "calibration": calibration,
         "decision_horizon_minutes": DECISION_HORIZON_MINUTES,
-        "window": window_figures(np.concatenate(risks)[known], y[known, _HEAD] == 1),
+        "window": window_figures(risk_60m[known], y[known, _WINDOW_HEAD] == 1),
         "policies": policies,
     }

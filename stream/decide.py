@@ -13,8 +13,8 @@ from stream.policy import Policy, RiskHysteresis, health_score
 from stream.rules import Sign
 from stream.state import DeviceState, Episode, NodeState
 
-HORIZON_SECONDS: Final = 3600
-"""The served risk is that of a failure within the next 60 minutes."""
+HORIZON_SECONDS: Final = 14_400
+"""The risk that decides is that of a failure within the next 240 minutes."""
 _SIGN_HEALTH: Final = 0.0
 DAY_MS: Final = 86_400_000
 
@@ -46,6 +46,11 @@ class DeviceScore:
     risk_15m: float | None
     risk_60m: float | None
     risk_240m: float | None
+
+    @property
+    def deciding(self) -> float | None:
+        """The risk that the model's thresholds are for (``HORIZON_SECONDS``)."""
+        return self.risk_240m
 
 
 def _identifier(prefix: str, *parts: object) -> str:
@@ -170,19 +175,19 @@ class Decider:
         for score in scores:
             device = state.device(score.device)
             device.seen_ms = at_ms
-            device.risk = score.risk_60m
+            device.risk = score.deciding
             row: dict[str, Any] = {
                 "device": score.device,
-                "status": "not enough data" if score.risk_60m is None else "scored",
+                "status": "not enough data" if score.deciding is None else "scored",
                 "completeness": round(score.completeness, 4),
                 "risk_15m": _rounded(score.risk_15m),
                 "risk_60m": _rounded(score.risk_60m),
                 "risk_240m": _rounded(score.risk_240m),
                 "health_score": None,
             }
-            if score.risk_60m is not None:
-                row["health_score"] = self._health(device, score.risk_60m)
-                if self._alarm(device, score.risk_60m):
+            if score.deciding is not None:
+                row["health_score"] = self._health(device, score.deciding)
+                if self._alarm(device, score.deciding):
                     signs.append(self._predicted(device, score, at_ms, explain))
             rows.append(row)
         state.scored_minute_ms = minute_ms
@@ -222,7 +227,7 @@ class Decider:
         # Explaining costs several scorings: only what a decision can use is explained.
         asks = device.episode is None or device.episode.migration != "requested"
         evidence = tuple(explain(score.device)) if asks else ()
-        risk = score.risk_60m if score.risk_60m is not None else 0.0
+        risk = score.deciding if score.deciding is not None else 0.0
         return Sign(score.device, "predicted", "predicted", at_ms, risk, evidence)
 
     def _close_calm(self, state: NodeState, at_ms: int) -> list[Decision]:

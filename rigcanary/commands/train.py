@@ -17,6 +17,11 @@ def main(
         list[Path], typer.Argument(metavar="DATASET…", help="Fleet data sets (folders).")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder to write.")],
+    validation: Annotated[
+        list[Path] | None,
+        typer.Option("--validation", metavar="DATASET", help="Validate on this set instead of a "
+                     "part of DATASET; may be given several times."),
+    ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most this many.")] = 14,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of split, windows, weights.")] = 0,
     windows: Annotated[
@@ -26,6 +31,10 @@ def main(
         str, typer.Option("--split", help="device+time: validate on other cards, later; "
                                           "device: on other cards.")
     ] = "device+time",
+    validation_days: Annotated[
+        float, typer.Option("--validation-days", min=1,
+                            help="Device-days to walk for the thresholds, at most.")
+    ] = 1000.0,
     origin: Annotated[
         str, typer.Option("--origin", help="What the data are, for the model card.")
     ] = "",
@@ -43,13 +52,13 @@ def main(
         raise ConfigError(f"--split {split}: device+time or device")
     options = TrainOptions(
         seed=seed, max_windows=windows, time_share=0.6 if split == "device+time" else None,
-        origin=origin, fit=FitOptions(epochs=epochs, seed=seed))
+        validation_days=validation_days, origin=origin, fit=FitOptions(epochs=epochs, seed=seed))
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     command = shlex.join(["rigcanary", *sys.argv[1:]])
-    card = train(datasets, out, options, say, command)
+    card = train(datasets, out, options, say, command, validation or ())
     if as_json:
         print(orjson.dumps(card).decode())
         return

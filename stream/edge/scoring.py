@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 MAX_EXPLAINED: Final = 16
 """Alarms explained a batch: in a storm the rest goes out without evidence, not late."""
+_DECIDING: Final = 2
+"""Place of the deciding risk (``stream.decide.DeviceScore.deciding``) among the three."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +162,7 @@ def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list
         evidence: dict[str, list[Evidence]] = {}
         for row_TC, name in zip(part, names, strict=True):
             if (
-                risks[name][1] >= threshold
+                risks[name][_DECIDING] >= threshold
                 and name in job.wants_evidence
                 and explained < MAX_EXPLAINED
             ):

@@ -107,6 +107,7 @@ def test_a_rising_ripple_is_seen_and_explained(other_fleet, predictor):
     sick = windows_of(other_fleet, "s2c1")
     risks = predictor.score(sick)
     assert risks.risk_60m_B[-5:].mean() > 5 * risks.risk_60m_B[:100].mean()
+    assert risks.risk_240m_B[-5:].mean() > 2 * risks.risk_240m_B[:60].mean()
     evidence = predictor.explain(sick[-5])
     assert evidence[0]["sensor"] == "vrm_ripple_volts"
     assert evidence[0]["value"] > 1.3 * evidence[0]["baseline"]
@@ -272,7 +273,7 @@ def test_models_that_cannot_be_used(model, tmp_path):
 def test_sets_that_teach_nothing(tmp_path):
     folder = write_fleet(tmp_path / "set", 5, cards=4)
     (folder / "failures.csv").write_text("device,failed_at,kind\n")
-    with pytest.raises(RigcanaryError, match="no window within 60 minutes of a failure"):
+    with pytest.raises(RigcanaryError, match="no window within 240 minutes of a failure"):
         train([folder], tmp_path / "out", OPTIONS)
 
 
