@@ -24,8 +24,8 @@ class DeviceView:
     """The newest known of one device.
 
     ``minute``, ``risk_minute`` and ``event_ts`` are Unix seconds of event time. ``values`` has the
-    signals in the order of :data:`VALUE_COLUMNS`; ``risks`` the last 60-minute risks, oldest
-    first.
+    signals in the order of :data:`VALUE_COLUMNS`;
+    ``risk`` is the one that decides, within 240 minutes; ``risks`` its last values, oldest first.
     """
 
     site: str
@@ -41,7 +41,7 @@ class DeviceView:
     completeness: float | None = None
     risk: float | None = None
     risk_15m: float | None = None
-    risk_240m: float | None = None
+    risk_60m: float | None = None
     health_score: float | None = None
     risks: deque[float | None] = field(default_factory=lambda: deque(maxlen=RISKS_KEPT))
     risk_minute: int = 0

@@ -31,7 +31,7 @@ def shown(device: DeviceView, state: str, present: bool) -> dict[str, Any]:
         "completeness": device.completeness,
         "risk": device.risk,
         "risk_15m": device.risk_15m,
-        "risk_240m": device.risk_240m,
+        "risk_60m": device.risk_60m,
         "health_score": device.health_score,
         "risks": [None if r is None else round(r, 4) for r in list(device.risks)],
         "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, device.values, strict=True)},

@@ -131,7 +131,7 @@ class FleetView:
             device = node.devices.get(row["device"]) if node is not None else None
             if device is None or minute < device.risk_minute:
                 continue
-            risk = number(row.get("risk_60m"))
+            risk = number(row.get("risk_240m"))
             if minute == device.risk_minute and device.risks:
                 device.risks[-1] = risk
             else:
@@ -141,7 +141,7 @@ class FleetView:
             device.completeness = number(row.get("completeness"))
             device.risk = risk
             device.risk_15m = number(row.get("risk_15m"))
-            device.risk_240m = number(row.get("risk_240m"))
+            device.risk_60m = number(row.get("risk_60m"))
             device.health_score = number(row.get("health_score"))
 
     def decision(self, value: Mapping[str, Any]) -> None:

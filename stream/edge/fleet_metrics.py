@@ -65,7 +65,7 @@ def fleet_exposition(view: FleetView) -> bytes:
     lines += [_info(key, device) for key, device in here]
     gauge(
         "rigcanary_device_failure_risk_ratio",
-        "Probability of failure within 60 minutes.",
+        "Probability of failure within 240 minutes, the risk that decides.",
         lambda device: device.risk,
     )
     gauge(

@@ -93,7 +93,7 @@ def test_every_sensor_by_its_contract_name(view, metrics):
     samples = scrape(metrics, view)
     for signal in SIGNALS:
         assert of(samples, f"rigcanary_{signal.name}", **LABELS) == 1.0, signal.name
-    assert of(samples, "rigcanary_device_failure_risk_ratio", **LABELS) == 0.2
+    assert of(samples, "rigcanary_device_failure_risk_ratio", **LABELS) == 0.3
     assert of(samples, "rigcanary_device_health_score", **LABELS) == 88.0
     assert of(samples, "rigcanary_device_present", **LABELS) == 1.0
     assert of(samples, "rigcanary_device_state", **LABELS, state="ok") == 1.0

@@ -43,8 +43,8 @@ def fill(view, cards, hostile=""):
                         "status": "scored",
                         "completeness": 1.0,
                         "risk_15m": 0.0,
-                        "risk_60m": n / cards,
-                        "risk_240m": 0.0,
+                        "risk_60m": 0.0,
+                        "risk_240m": n / cards,
                         "health_score": 100 - 100 * n / cards,
                     }
                 ],
