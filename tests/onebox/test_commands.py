@@ -1,5 +1,7 @@
 """``serve`` and ``demo`` as a person runs them: refusals, Ctrl-C at any moment, kill -9."""
 
+import base64
+import json
 import os
 import signal
 import socket
@@ -8,10 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
+import httpx
 import psutil
 import pytest
+from standardwebhooks.webhooks import Webhook
 
 from onebox import ports
 
@@ -183,3 +189,65 @@ def test_demos_side_by_side_end_with_ctrl_c(tmp_path: Path) -> None:
         assert_gone(family)
         assert "interrupted" in demo.lines[-1]
     assert not list(tmp_path.glob("rigcanary-demo-*"))  # nothing of the state is left
+
+
+class _Hook(BaseHTTPRequestHandler):
+    """A receiver that keeps what it was sent."""
+
+    received: ClassVar[list[tuple[dict[str, str], bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((dict(self.headers.items()), body))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hook)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_serve_is_what_its_ready_line_says(tmp_path: Path, hook: ThreadingHTTPServer) -> None:
+    arguments, chosen = serve_arguments(tmp_path)
+    secret = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+    url = f"http://127.0.0.1:{hook.server_port}/hook"
+    serve = Running(tmp_path, *arguments, "--webhook", url, "--webhook-secret", secret)
+    serve.wait_for('{"mqtt"', 320)
+    ready = json.loads(next(line for line in serve.lines if line.startswith('{"mqtt"')))
+    assert list(ready) == ["mqtt", "kafka", "runner", "web", "token_file"]
+    mqtt_port, kafka_port, runner_port, web_port = chosen
+    assert ready["mqtt"] == f"127.0.0.1:{mqtt_port}"
+    assert ready["kafka"] == f"127.0.0.1:{kafka_port}"
+    assert ready["runner"] == f"http://127.0.0.1:{runner_port}"
+    assert ready["web"] == f"http://127.0.0.1:{web_port}"
+    token = Path(ready["token_file"]).read_text().strip()
+    assert Path(ready["token_file"]).stat().st_mode & 0o077 == 0
+    assert httpx.get(f"{ready['web']}/healthz").status_code == 200
+    jobs = f"{ready['runner']}/v1/jobs"
+    assert httpx.get(jobs, headers={"Authorization": f"Bearer {token}"}).json() == []
+    assert httpx.get(jobs).status_code == 401
+    family = serve.family()
+    listening = [c.laddr for p in family for c in p.net_connections("inet") if c.status == "LISTEN"]
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert set(chosen) <= {address.port for address in listening}
+    deadline = time.monotonic() + 30
+    while not _Hook.received and time.monotonic() < deadline:
+        time.sleep(0.1)
+    headers, body = _Hook.received[0]
+    Webhook(secret).verify(body, headers)
+    assert json.loads(body)["type"] == "test.ping"
+    assert serve.end(signal.SIGTERM) == 0
+    assert_gone(family)
+    assert secret not in "".join(serve.lines)
