@@ -20,6 +20,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from onebox import ports
+from rigcanary.cli import run
 
 ENDS_WITHIN_SECONDS = 40
 
@@ -28,15 +29,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"TMPDIR": str(tmp_path)}
 
 
-def once(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rigcanary", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment(tmp_path),
-    )
+def once(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command that is refused before it starts anything."""
+    code = run(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 class Running:
@@ -98,23 +95,19 @@ def taken() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    "command", [("serve", "--mqtt-port"), ("demo", "--kafka-port"), ("serve", "--web-port")]
+    ("name", "option"),
+    [("serve", "--mqtt-port"), ("demo", "--kafka-port"), ("serve", "--web-port")],
 )
-def test_a_taken_port_gives_one_line(tmp_path: Path, taken: int, command: tuple[str, str]) -> None:
-    name, option = command
+def test_a_taken_port_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], taken: int, name: str, option: str
+) -> None:
     others = {"--mqtt-port", "--kafka-port", "--runner-port", "--web-port"} - {option}
-    result = once(
-        tmp_path,
-        name,
-        option,
-        str(taken),
-        *(a for o in others for a in (o, "0")),
-        "--state",
-        str(tmp_path / "state"),
-    )
-    assert result.returncode == 2
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
+    free = [a for o in others for a in (o, "0")]
+    state = str(tmp_path / "state")
+    code, out, err = once(capsys, name, option, str(taken), *free, "--state", state)
+    assert code == 2
+    assert out == ""
+    (line,) = err.splitlines()
     assert line.startswith(f"rigcanary: {option} {taken} is taken")
 
 
@@ -128,11 +121,13 @@ def test_a_taken_port_gives_one_line(tmp_path: Path, taken: int, command: tuple[
         ("demo", "--report", "/dev/null/x"),
     ],
 )
-def test_wrong_settings_give_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    result = once(tmp_path, *arguments)
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stdout == ""
+def test_wrong_settings_give_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    code, out, err = once(capsys, *arguments)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert out == ""
 
 
 def serve_arguments(tmp_path: Path) -> tuple[list[str], list[int]]:
@@ -166,15 +161,15 @@ def test_serve_ends_everything_at_any_moment(
     assert not any("Traceback" in line for line in serve.lines if "|" not in line)
 
 
-def test_a_state_folder_is_used_once(tmp_path: Path) -> None:
+def test_a_state_folder_is_used_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, _ = serve_arguments(tmp_path)
     serve = Running(tmp_path, *arguments)
     serve.wait_for("kafka: ready")
     family = serve.family()
     second, _ = serve_arguments(tmp_path)
-    result = once(tmp_path, *second)
-    assert result.returncode == 2
-    assert "is in use by another rigcanary" in result.stderr
+    code, _, err = once(capsys, *second)
+    assert code == 2
+    assert "is in use by another rigcanary" in err
     assert serve.end(signal.SIGINT) == 0
     assert_gone(family)
 
