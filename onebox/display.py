@@ -128,7 +128,7 @@ class Lines:
     def _status(self) -> str:
         facts = self._facts
         scored = sum(
-            c.risk is not None and c.risk.risk_60m is not None for c in facts.cards.values()
+            c.risk is not None and c.risk.risk_240m is not None for c in facts.cards.values()
         )
         text = (
             f"{view.clock(self._stage.sim_seconds)} of "
@@ -136,8 +136,8 @@ class Lines:
             "cards scored"
         )
         for card in facts.riskiest(1):
-            if card.risk is not None and card.risk.risk_60m is not None:
-                text += f", highest risk {card.risk.risk_60m * 100:.1f} % ({card.device})"
+            if card.risk is not None and card.risk.risk_240m is not None:
+                text += f", highest risk {card.risk.risk_240m * 100:.1f} % ({card.device})"
         if facts.job is not None:
             loss = facts.job["loss"]
             text += f"; job step {facts.job['step'] or 0}"

@@ -196,11 +196,11 @@ class Facts:
         return sum(m["state"] not in _FINISHED for m in self.migrations)
 
     def riskiest(self, count: int) -> list[Card]:
-        """The cards with the highest risk within 60 minutes, highest first."""
+        """The cards with the highest risk within 240 minutes, the one that decides."""
         scored = [
-            (c.risk.risk_60m, c.device)
+            (c.risk.risk_240m, c.device)
             for c in self.cards.values()
-            if c.risk is not None and c.risk.risk_60m is not None
+            if c.risk is not None and c.risk.risk_240m is not None
         ]
         return [self.cards[device] for _, device in sorted(scored, reverse=True)[:count]]
 

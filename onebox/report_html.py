@@ -210,7 +210,7 @@ def _card_figure(card: Card, failure: Failure, facts: Facts, run: report.Run) ->
 
 
 def _plot_risk(ax: Axes, card: Card, facts: Facts, run: report.Run) -> None:
-    for horizon, colour in (("risk_240m", "#bfdbfe"), ("risk_60m", _RISK), ("risk_15m", "#1e3a8a")):
+    for horizon, colour in (("risk_15m", "#cbd5e1"), ("risk_60m", "#93c5fd"), ("risk_240m", _RISK)):
         points = [
             ((at - run.sim_start) / 60, value)
             for at, risk in sorted(card.risks.items())
@@ -229,7 +229,7 @@ def _plot_risk(ax: Axes, card: Card, facts: Facts, run: report.Run) -> None:
             color="#6b7280",
             linewidth=0.8,
             linestyle=":",
-            label="threshold (60 min)",
+            label="threshold (240 min)",
         )
     ax.set_ylim(-0.02, 1.02)
     ax.set_title("risk of failure", fontsize=9, loc="left", pad=2)

@@ -146,13 +146,15 @@ def top_risks(facts: Facts, count: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for card in facts.riskiest(count):
         newest = card.risk
-        if newest is None or newest.risk_60m is None:
+        if newest is None or newest.risk_240m is None:
             continue
-        course = [r.risk_60m for _, r in sorted(card.risks.items())[-60:] if r.risk_60m is not None]
+        course = [
+            r.risk_240m for _, r in sorted(card.risks.items())[-60:] if r.risk_240m is not None
+        ]
         style = "bold red" if (newest.health_score or 100.0) < UNHEALTHY_SCORE else ""
         table.add_row(
             Text(f"{card.node}/{card.device}"),
-            Text(f"{newest.risk_60m * 100:5.1f} %", style),
+            Text(f"{newest.risk_240m * 100:5.1f} %", style),
             Text(sparkline(course, 14, (0.0, 1.0)), "cyan"),
         )
     return table if table.rows else Text("no window is long enough yet", style="bright_black")
@@ -261,7 +263,7 @@ def screen(facts: Facts, stage: Stage, width: int, height: int, now: float) -> R
     layout["right"].split_column(
         Layout(
             Panel(
-                top_risks(facts, risks), title="risk of failure within 60 min", title_align="left"
+                top_risks(facts, risks), title="risk of failure within 240 min", title_align="left"
             ),
             size=risks + 2,
         ),
