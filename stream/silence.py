@@ -1,5 +1,6 @@
 """Telling a silent node from a dead broker: who speaks, by event time and by arrival."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,35 +13,47 @@ FORGET_MS: Final = 3_600_000
 @dataclass(slots=True)
 class _Voice:
     site: str
+    partition: int
     newest_ms: int
     received_ms: int
     offline: bool = False
     reported: bool = False
+    restored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """How far what was read reaches: newest event time and newest arrival, in ms."""
+
+    newest_ms: int
+    received_ms: int
 
 
 class SiteWatch:
     """Which nodes fell silent while most of their site speaks.
 
     All silent at once is a broken observer (broker, bridge, network), never a dead fleet: then
-    nothing is reported.
+    nothing is reported. A node is held against the others of its own partition, because
+    partitions are not read in step; against the whole site only when its partition has nothing
+    left to read.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._voices: dict[str, _Voice] = {}
 
-    def heard(self, key: str, site: str, ts_ms: int, received_ms: int) -> bool:
-        """A telemetry message arrived. True when the node had been reported as lost."""
+    def heard(self, key: str, site: str, ts_ms: int, received_ms: int, partition: int = 0) -> None:
+        """A telemetry message arrived; ``received_ms`` is the time stamp that Kafka gave it."""
         voice = self._voices.get(key)
         if voice is None:
-            self._voices[key] = _Voice(site, ts_ms, received_ms)
-            return False
-        if ts_ms <= voice.newest_ms:
-            return False
-        voice.newest_ms, voice.received_ms = ts_ms, max(voice.received_ms, received_ms)
-        voice.offline = False
-        returned, voice.reported = voice.reported, False
-        return returned
+            self._voices[key] = _Voice(site, partition, ts_ms, received_ms)
+        elif ts_ms > voice.newest_ms:
+            voice.newest_ms, voice.received_ms = ts_ms, max(voice.received_ms, received_ms)
+            voice.offline = voice.reported = voice.restored = False
+
+    def restore(self, key: str, site: str, ts_ms: int, partition: int) -> None:
+        """The node spoke before this worker took its partition; its silence counts from now."""
+        self._voices[key] = _Voice(site, partition, ts_ms, 0, restored=True)
 
     def said(self, key: str, *, offline: bool) -> None:
         """The node's status arrived; of a node that never sent telemetry it means nothing."""
@@ -57,26 +70,27 @@ class SiteWatch:
         """The node's partition went to another worker."""
         self._voices.pop(key, None)
 
-    def lost(self) -> list[tuple[str, int]]:
-        """Nodes newly lost, with the newest event time heard from each, in ms."""
-        policy = self._policy
+    def lost(self, idle: Collection[int] = ()) -> list[tuple[str, int]]:
+        """Nodes newly lost, with the newest event time heard from each, in ms.
+
+        ``idle`` are partitions from which everything was read some while ago.
+        """
         found: list[tuple[str, int]] = []
         for site in {v.site for v in self._voices.values()}:
             mine = {k: v for k, v in self._voices.items() if v.site == site}
-            newest_ms = max(v.newest_ms for v in mine.values())
-            received_ms = max(v.received_ms for v in mine.values())
-            known = {k: v for k, v in mine.items() if v.newest_ms > newest_ms - FORGET_MS}
-            silent = {}
-            for key, voice in known.items():
-                gap_s = (newest_ms - voice.newest_ms) / 1000
-                received_gap_s = (received_ms - voice.received_ms) / 1000
-                if voice.offline:
-                    # Its connection broke, or it stopped; one that is back has spoken since.
-                    needs = policy.node_offline_seconds, policy.node_offline_received_seconds
-                else:
-                    needs = policy.node_silent_seconds, policy.node_silent_received_seconds
-                if gap_s >= needs[0] and received_gap_s >= needs[1]:
-                    silent[key] = voice
+            fronts = _fronts(mine.values())
+            front = _Front(
+                max(f.newest_ms for f in fronts.values()),
+                max(f.received_ms for f in fronts.values()),
+            )
+            known = {k: v for k, v in mine.items() if v.newest_ms > front.newest_ms - FORGET_MS}
+            silent = {
+                key: voice
+                for key, voice in known.items()
+                if self._is_silent(
+                    voice, front if voice.partition in idle else fronts[voice.partition]
+                )
+            }
             if len(silent) * 2 >= len(known):
                 continue
             for key, voice in silent.items():
@@ -84,3 +98,29 @@ class SiteWatch:
                     voice.reported = True
                     found.append((key, voice.newest_ms))
         return sorted(found)
+
+    def _is_silent(self, voice: _Voice, front: _Front) -> bool:
+        if voice.restored:
+            voice.newest_ms = max(voice.newest_ms, front.newest_ms)
+            voice.received_ms, voice.restored = front.received_ms, False
+        policy = self._policy
+        if voice.offline:
+            # Its connection broke, or it stopped; one that is back has spoken since.
+            needs = policy.node_offline_seconds, policy.node_offline_received_seconds
+        else:
+            needs = policy.node_silent_seconds, policy.node_silent_received_seconds
+        gap_s = (front.newest_ms - voice.newest_ms) / 1000
+        received_gap_s = (front.received_ms - voice.received_ms) / 1000
+        return gap_s >= needs[0] and received_gap_s >= needs[1]
+
+
+def _fronts(voices: Iterable[_Voice]) -> dict[int, _Front]:
+    """What was read of each partition; nodes that were only restored say nothing of it."""
+    fronts: dict[int, _Front] = {}
+    for voice in voices:
+        newest_ms, received_ms = (0, 0) if voice.restored else (voice.newest_ms, voice.received_ms)
+        known = fronts.get(voice.partition, _Front(0, 0))
+        fronts[voice.partition] = _Front(
+            max(known.newest_ms, newest_ms), max(known.received_ms, received_ms)
+        )
+    return fronts

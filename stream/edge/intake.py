@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from typing import Any, Final
 
 import orjson
@@ -130,7 +131,7 @@ class Intake:
             return
         self.held_samples += 1
         shared.metrics.messages.inc()
-        shared.watch.heard(key, sample.site, sample.ts_ms, received_ms)
+        shared.watch.heard(key, sample.site, sample.ts_ms, received_ms, partition.number)
         state = partition.state(sample.site, sample.node, key)
         if sample.ts_ms <= state.newest_ms:
             return
@@ -171,9 +172,9 @@ class Intake:
             await self._decided(partition, key, state, decisions)
         event.ack()
 
-    async def silence(self) -> None:
+    async def silence(self, idle: Collection[int]) -> None:
         """Look for nodes that fell silent while their site speaks."""
-        for key, newest_ms in self._shared.watch.lost():
+        for key, newest_ms in self._shared.watch.lost(idle):
             for partition in self._shared.partitions.values():
                 state = partition.states.get(key)
                 if state is None:

@@ -57,9 +57,9 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
         count = await _breathe(count)
     if rows and not any(len(p.windows) for p in shared.partitions.values()):
         raise RuntimeError(f"{rows} stored minute records gave no window")
-    for _, record in newest.values():
+    for number, record in newest.values():
         shared.view.minute(minutes.published(record))
-        shared.watch.heard(record.key, record.site, record.minute_ms + MINUTE_MS, 0)
+        shared.watch.restore(record.key, record.site, record.minute_ms + MINUTE_MS, number)
     shared.due.extend(sorted(unscored, key=lambda item: (item[1][1], item)))
     shared.due_added.set()
     _restore_budget(shared)

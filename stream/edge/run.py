@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import random
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -74,6 +76,22 @@ def _load(model: str) -> Predictor:
     return predictor
 
 
+def _load_into(predictor: "Future[Predictor]", model: str) -> None:
+    try:
+        predictor.set_result(_load(model))
+    except BaseException as error:
+        predictor.set_exception(error)
+        if not isinstance(error, RigcanaryError | ImportError | OSError | ValueError):
+            raise
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"state {folder}: cannot make the folder: {error.strerror}") from error
+
+
 def _histories(settings: WorkerSettings) -> list[History]:
     histories: list[History] = []
     if settings.state is None and settings.influx is None:
@@ -99,8 +117,15 @@ def run(settings: WorkerSettings) -> int:
         ConfigError: when the model or a port cannot be used.
         RigcanaryError: when Kafka cannot be reached, or the worker crashed.
     """
+    if settings.state is not None:
+        _make_folder(settings.state)
     partitions = asyncio.run(prepare_topics(settings))
-    predictor: Future[Predictor] = ThreadPoolExecutor(1, "model").submit(_load, settings.model)
+    predictor: Future[Predictor] = Future()
+    # A daemon: an import of TensorFlow cannot be broken off, and a stop shall not wait for it.
+    loading = threading.Thread(
+        target=_load_into, args=(predictor, settings.model), name="model", daemon=True
+    )
+    loading.start()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(settings, partitions, predictor, _histories(settings))
@@ -117,4 +142,8 @@ def run(settings: WorkerSettings) -> int:
         raise failure
     if failure is not None:
         raise RigcanaryError(f"the worker ended: {failure!r}; see the log") from failure
+    if loading.is_alive():
+        # The interpreter's own end would tear TensorFlow down under the thread that imports it.
+        logging.shutdown()
+        os._exit(code)
     return code

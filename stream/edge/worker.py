@@ -19,6 +19,7 @@ import faust
 from faust.types import TP
 
 from contract.errors import RigcanaryError
+from contract.minute import IDLE_SECONDS
 from contract.topics import EVENTS, TELEMETRY
 from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
@@ -326,8 +327,19 @@ class Worker:
 
     async def _watch_loop(self) -> None:
         while not self.app.should_stop:
-            await self.intake.silence()
+            await self.intake.silence(self._idle_partitions())
             await asyncio.sleep(SILENCE_SECONDS)
+
+    def _idle_partitions(self) -> set[int]:
+        """Partitions from which everything was read a while ago."""
+        idle = set()
+        for number, partition in self.shared.partitions.items():
+            high = self.app.consumer.highwater(TP(TELEMETRY, number))
+            read = partition.next_offset or 0
+            quiet = time.monotonic() - partition.last_arrival >= IDLE_SECONDS
+            if quiet and (high is None or read >= high):
+                idle.add(number)
+        return idle
 
     async def _status_loop(self) -> None:
         shared = self.shared

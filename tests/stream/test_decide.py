@@ -222,6 +222,28 @@ class TestSilence:
             made.heard(f"lab/rig{n}", "lab", START_MS + 120_000, START_MS + 2_000)
         assert made.lost() == []
 
+    def test_a_partition_that_is_read_later_than_the_others_is_not_silent(self) -> None:
+        made = SiteWatch(Policy())
+        for n in range(6):
+            made.heard(f"lab/rig{n}", "lab", START_MS, START_MS, partition=n % 3)
+        for n in (0, 1, 3, 4):
+            made.heard(f"lab/rig{n}", "lab", START_MS + 600_000, START_MS + 600_000, n % 3)
+        assert made.lost() == []
+        # Once there is nothing left to read on it, its nodes are held against the site.
+        assert made.lost(idle={2}) == [("lab/rig2", START_MS), ("lab/rig5", START_MS)]
+
+    def test_after_a_restart_silence_counts_from_then_on(self) -> None:
+        made = SiteWatch(Policy())
+        for n in range(4):
+            made.restore(f"lab/rig{n}", "lab", START_MS, 0)
+        later = 1_200
+        self.speak(made, (1, 2, 3), later)
+        assert made.lost() == []
+        self.speak(made, (1, 2, 3), later + 59)
+        assert made.lost() == []
+        self.speak(made, (1, 2, 3), later + 60)
+        assert [key for key, _ in made.lost()] == ["lab/rig0"]
+
     def test_an_old_retained_offline_of_a_node_that_never_spoke_means_nothing(self) -> None:
         made = self.watch()
         made.said("lab/gone", offline=True)
