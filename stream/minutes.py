@@ -133,7 +133,13 @@ def _points(samples: list[Sample], x_NDK: npt.NDArray[np.float64]) -> npt.NDArra
     points["counter"] = counter
     points["offset_ms"] = np.array([s.ts_ms % MINUTE_MS for s in samples], dtype=np.uint16)[n]
     points["value"] = x_NDK[n, device, counter]
-    return np.sort(points)
+    return _sorted(points)
+
+
+def _sorted(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """By device, counter, instant, value; several times faster than sorting the structures."""
+    order = np.lexsort([points[name] for name in ("value", "offset_ms", "counter", "device")])
+    return points[order]
 
 
 def _combine(records: list[MinuteRecord]) -> MinuteRecord:
@@ -181,7 +187,7 @@ def _combine(records: list[MinuteRecord]) -> MinuteRecord:
         square_DG=square_DG,
         low_DG=low_DG,
         high_DG=high_DG,
-        points=np.sort(np.concatenate(points)),
+        points=_sorted(np.concatenate(points)),
     )
 
 
@@ -314,28 +320,40 @@ def _ranges(seen: Iterable[Identity]) -> dict[str, list[list[int]]]:
     return spans
 
 
-_DECIMALS_C: Final = {
+_DECIMALS: Final = {
     f"{s.name}_{stat}": max(3, round(s.fraction_bits * 0.302))
     for s in GAUGES
     for stat in ("mean", "std", "min", "max")
 }
+_POWER_C: Final = np.array([10.0 ** _DECIMALS.get(name, 0) for name in COLUMNS])
+_IS_FLOAT_C: Final = tuple(name in _DECIMALS for name in COLUMNS)
+_SAYS_NULL_C: Final = tuple(name.endswith(("_mean", "_last")) for name in COLUMNS)
+_SAYS_ZERO_C: Final = tuple(not name.endswith("_count") for name in COLUMNS)
 
 
-def published(record: MinuteRecord) -> dict[str, Any]:
+def published(
+    record: MinuteRecord, rows_DC: npt.NDArray[np.float64] | None = None
+) -> dict[str, Any]:
     """The value for ``rigcanary.minutes``: contract names, null where missing.
 
     Of a sensor without samples only ``…_mean`` stands there (null); the rest follows from it.
+    ``rows_DC`` is what :func:`rows` gives for the record, where the caller has it already.
     """
+    if rows_DC is None:
+        rows_DC = rows(record)
+    rounded = (np.rint(rows_DC * _POWER_C) / _POWER_C).tolist()
     devices = []
-    for device, info, row in zip(record.devices, record.infos, rows(record).tolist(), strict=True):
+    for device, info, row in zip(record.devices, record.infos, rounded, strict=True):
         entry: dict[str, Any] = {"device": device, **info}
-        for name, value in zip(COLUMNS, row, strict=True):
+        for name, value, is_float, says_null, says_zero in zip(
+            COLUMNS, row, _IS_FLOAT_C, _SAYS_NULL_C, _SAYS_ZERO_C, strict=True
+        ):
             if value != value:  # NaN
-                if name.endswith(("_mean", "_last")):
+                if says_null:
                     entry[name] = None
-            elif name in _DECIMALS_C:
-                entry[name] = round(value, _DECIMALS_C[name])
-            elif value or not name.endswith("_count"):
+            elif is_float:
+                entry[name] = value
+            elif value or says_zero:
                 entry[name] = int(value)
         devices.append(entry)
     return {

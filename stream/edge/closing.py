@@ -42,7 +42,11 @@ def batches(due: list[NodeMinute]) -> Iterator[list[NodeMinute]]:
 
 
 class Closer:
-    """Closes minutes that are due, partition by partition."""
+    """Closes minutes that are due, the partitions side by side.
+
+    Side by side, row by row: Faust's producer sends one record after the other and waits for
+    Kafka as soon as two in a row are of the same partition.
+    """
 
     def __init__(self, shared: Shared, intake: Intake) -> None:
         self._shared = shared
@@ -51,19 +55,27 @@ class Closer:
 
     async def close_due(self, *, everything: bool = False) -> int:
         """Close what is due now; ``everything`` closes open minutes too. Returns the count."""
-        count = 0
         crowded = self._intake.held_samples > MAX_HELD_SAMPLES
-        for partition in list(self._shared.partitions.values()):
-            idle = time.monotonic() - partition.last_arrival >= IDLE_SECONDS
-            whole = everything or crowded or (idle and not partition.idle_closed)
-            due = partition.book.due(everything=whole)
-            for batch in batches(due):
-                count += await self._close(partition, batch)
-            if idle and not partition.book.due(everything=True):
-                partition.idle_closed = True
-            self._acknowledge(partition)
+        counts = await asyncio.gather(
+            *(
+                self._close_partition(partition, everything=everything or crowded)
+                for partition in list(self._shared.partitions.values())
+            )
+        )
         if self._intake.held_samples <= MAX_HELD_SAMPLES:
             self._intake.room.set()
+        return sum(counts)
+
+    async def _close_partition(self, partition: Partition, *, everything: bool) -> int:
+        idle = time.monotonic() - partition.last_arrival >= IDLE_SECONDS
+        whole = everything or (idle and not partition.idle_closed)
+        due = partition.book.due(everything=whole)
+        count = 0
+        for batch in batches(due):
+            count += await self._close(partition, batch)
+        if idle and not partition.book.due(everything=True):
+            partition.idle_closed = True
+        self._acknowledge(partition)
         return count
 
     def _acknowledge(self, partition: Partition) -> None:
@@ -88,10 +100,16 @@ class Closer:
             table_key = row_key(partition.number, key, minute_ms)
             old = self._stored(table_key, minute_ms)
             record = minutes.merge(old, samples)
-            if record is None:
-                continue
-            futures.append(shared.tables.put_row(partition.number, table_key, minutes.pack(record)))
-            closed.append((record, old is not None))
+            if record is not None:
+                packed = minutes.pack(record)
+                futures.append(shared.tables.put_row(partition.number, table_key, packed))
+            else:
+                # Nothing new, and yet published again: samples that come a second time may do
+                # so because the worker died after the row was stored and before it was published.
+                record = old
+            if record is not None:
+                closed.append((record, old is not None))
+            await asyncio.sleep(0)
         # The rows are in Kafka before anything is published or acknowledged: a row that was
         # published but not stored would come back without its samples.
         await asyncio.gather(*futures)
@@ -105,18 +123,18 @@ class Closer:
         shared = self._shared
         futures = []
         for record, corrected in closed:
-            value = minutes.published(record)
+            rows_DC = minutes.rows(record)
+            value = minutes.published(record, rows_DC)
             futures.append(shared.publisher.minutes(partition.number, record.key, value))
             shared.view.minute(value)
             for history in shared.histories:
                 history.minutes(value)
             shared.metrics.minute_rows.labels("corrected" if corrected else "published").inc()
-            partition.windows.put(
-                record.key, record.minute_ms, record.devices, minutes.rows(record)
-            )
+            partition.windows.put(record.key, record.minute_ms, record.devices, rows_DC)
             state = partition.state(record.site, record.node, record.key)
             if record.minute_ms > state.scored_minute_ms:
                 shared.due.append((partition.number, (record.key, record.minute_ms)))
+            await asyncio.sleep(0)
         if closed:
             shared.due_added.set()
         await asyncio.gather(*futures)
