@@ -57,7 +57,10 @@ class Snapshot:
 
 
 class Generator:
-    """Publishes one plan; ``step()`` does what is due and returns how long nothing is."""
+    """Publishes one plan; ``step()`` does what is due and returns how long nothing is.
+
+    It waits at the end of the slow history until it is told to go on.
+    """
 
     def __init__(self, settings: GeneratorSettings, receiver: Receiver) -> None:
         self._settings = settings
@@ -74,6 +77,7 @@ class Generator:
         self._sent: Counter[tuple[str, int]] = Counter()
         self._taken = 0
         self._publishing = False
+        self._until = settings.plan.fast_from
         self.state = Snapshot()
 
     def _client(self, number: int) -> mqtt.Client:
@@ -104,6 +108,8 @@ class Generator:
         """Do what the pipe asks; a snapshot where one was asked for."""
         if name == "publish":
             self._publishing = bool(value)
+        elif name == "go_on":
+            self._until = float("inf")
         elif name == "taken":
             self._taken = int(value)
         elif name == "signs":
@@ -127,8 +133,8 @@ class Generator:
         for _ in range(200):
             at, interval, node, bodies = self._next
             now = time.time()
-            if at > now:
-                return min(at - now, 0.2)
+            if at > min(now, self._until):
+                return min(abs(at - now), 0.2)
             backlog = now - at > self._settings.plan.interval_seconds
             if backlog and self.state.published - self._taken >= self._settings.window:
                 return QUIET_SECONDS

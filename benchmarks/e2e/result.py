@@ -46,7 +46,7 @@ def figures(seen: Measured) -> dict[str, Any]:
         "latency_ms": percentiles(latency),
         "keeps_up": False,
         "benchmark": "end_to_end",
-        "caught_up_before": seen.caught_up,
+        "history": _history(seen),
         "cards_scored_by_minute": cards_scored,
         "latency_webhooks": len(latency),
         "latency_missing": missing,
@@ -100,6 +100,18 @@ def _latency(seen: Measured) -> tuple[list[float], int, dict[str, int]]:
     return list(found.values()), len(signs) - len(found), others
 
 
+def _history(seen: Measured) -> dict[str, Any]:
+    """How the slow history went in, one message a minute: None where it never got that far."""
+    count = len(seen.nodes) * (seen.plan.slow_ticks if seen.plan else 0)
+    seconds = seen.slow_seconds
+    return {
+        "node_minutes": count,
+        "seconds": None if seconds is None else round(seconds, 1),
+        "node_minutes_per_second": None if not seconds else round(count / seconds, 1),
+        "caught_up": seen.caught_up,
+    }
+
+
 def _risk_latency(seen: Measured) -> dict[str, float | None]:
     """From a minute's end until its risk was read from Kafka; 15 s of it are the contract's."""
     observer = seen.observer
@@ -134,10 +146,12 @@ def _throughput(seen: Measured) -> dict[str, Any]:
         counters = seen.bridge_counters if name == "bridge" else seen.worker_counters
         live_messages = len(seen.lags) > 1 and _between(seen, counters)
         figures: dict[str, Any] = {}
-        if series and series[-1] >= last:
-            begin, end = np.interp([first, last], series, at)
+        begin = seen.fast_began
+        if begin and series[-1] >= last:
+            before = float(np.interp(begin, at, series))
+            end = float(np.interp(last, series, at))
             figures["catch_up"] = _rate(
-                last - first, end - begin, meter.cpu_between(begin, end)[name], settings
+                last - before, end - begin, meter.cpu_between(begin, end)[name], settings
             )
         if live_messages:
             figures["live"] = _rate(

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -147,30 +147,60 @@ class Run:
         return Lag(time.time(), max(0, snapshot.published - int(taken_in(counters))), due)
 
     async def _catch_up(self, generator: GeneratorProcess) -> None:
-        """History in, until the load runs in real time and nothing is behind."""
-        settings = self._settings
+        """History in, until the load runs in real time and nothing is behind.
+
+        The slow part first, to its end, so that the fast part shows what a message costs.
+        """
+        settings, seen = self._settings, self._seen
         say(f"{settings.history_minutes} minutes of history of {settings.cards} cards")
         generator.tell("publish", True)
-        deadline = time.monotonic() + settings.catch_up_minutes * 60
+        began = time.monotonic()
+        # The last minute stays open until the next message of its node.
+        slow = len(self._keys) * (self._plan.slow_ticks - 1)
+        deadline = began + settings.catch_up_minutes * 60
+        if not await self._until(generator, deadline, lambda _: self._rows() >= slow):
+            return
+        seen.slow_seconds = time.monotonic() - began
+        await self._look(generator, worker=True)
+        seen.fast_began = time.time()
+        generator.tell("go_on")
+
+        async def settled(snapshot: Snapshot) -> bool:
+            if snapshot.behind_seconds >= settings.interval_seconds:
+                return False
+            return (await self._lag(generator, time.time() - 240)).total <= self.noise
+
+        seen.caught_up = await self._until(generator, deadline, settled)
+
+    def _rows(self) -> int:
+        return len(self._observer.scorings)
+
+    async def _until(
+        self,
+        generator: GeneratorProcess,
+        deadline: float,
+        reached: Callable[[Snapshot], bool | Awaitable[bool]],
+    ) -> bool:
         told = looked = 0.0
         while time.monotonic() < deadline:
-            often = time.monotonic() - looked >= 2
+            often = time.monotonic() - looked >= 1
             looked = time.monotonic() if often else looked
             snapshot = await self._look(generator, worker=often)
-            if often and snapshot.behind_seconds < settings.interval_seconds:
-                lag = await self._lag(generator, time.time() - 240)
-                if lag.total <= self.noise:
-                    self._seen.caught_up = True
-                    return
+            if often:
+                answer = reached(snapshot)
+                if await answer if isinstance(answer, Awaitable) else answer:
+                    return True
             if time.monotonic() - told > 10:
                 told = time.monotonic()
                 say(
-                    f"  {snapshot.behind_seconds:.0f} s behind, {snapshot.published} sent, "
+                    f"  {snapshot.published} messages sent, "
                     f"{self._seen.progress.worker[-1]:.0f} through the worker, "
-                    f"{len(self._observer.scorings)} node minutes scored"
+                    f"{self._rows()} node minutes scored"
                 )
             await asyncio.sleep(_POLL_SECONDS)
         say("  still behind: measuring as it is")
+        generator.tell("go_on")
+        return False
 
     @property
     def noise(self) -> int:

@@ -69,6 +69,8 @@ class Measured:
     start: float = 0.0
     end: float = 0.0
     caught_up: bool = False
+    slow_seconds: float | None = None
+    fast_began: float = 0.0
     progress: Progress = field(default_factory=Progress)
     meter: Meter | None = None
     lags: list[Lag] = field(default_factory=list)
