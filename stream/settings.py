@@ -61,8 +61,10 @@ class WorkerSettings(BaseModel):
     """Port of the page, /healthz and /metrics; 0 takes a free one."""
     model: str = "default"
     """Folder of a trained model, or ``default``."""
-    false_alarms_per_device_day: float = Field(default=0.003, gt=0)
-    """Budget whose threshold decides on moves; the model's card lists what it was tuned for."""
+    false_alarms_per_device_day: float = Field(default=0.033, gt=0)
+    """Budget whose threshold decides on moves; the model's card lists what it was tuned for. The
+    default is one a device-month: of a tenth of it the shipped model has seen too few healthy days
+    to give a threshold that any failing card reaches in time."""
     dry_run: Literal["auto", "on", "off"] = "auto"
     """``auto``: until a receiver has answered ``test.ping`` once."""
     limits: LimitSettings = LimitSettings()

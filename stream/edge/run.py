@@ -8,10 +8,12 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
+import numpy as np
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from contract.errors import ConfigError, RigcanaryError
+from contract.minute import COLUMNS, WINDOW_MINUTES
 from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
 from stream.edge.shared import History, Predictor
 from stream.edge.worker import FaustWorker, Worker
@@ -72,7 +74,9 @@ def _load(model: str) -> Predictor:
     from models.serve import load
 
     predictor: Predictor = load(model)
-    predictor.warm_up()
+    # Compiles for small batches, which most are; larger ones are compiled when they come, in the
+    # scoring thread. All of them at once would keep a restarted worker from scoring for longer.
+    predictor.score(np.full((1, WINDOW_MINUTES, len(COLUMNS)), np.nan, np.float32))
     return predictor
 
 

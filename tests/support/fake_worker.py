@@ -53,9 +53,6 @@ class FakePredictor:
     def explain(self, rows_TC: npt.NDArray[np.float32]) -> list[Evidence]:
         return [Evidence(sensor="temperature_celsius", value=None, baseline=None, contribution=1.0)]
 
-    def warm_up(self) -> None:
-        """Nothing to compile."""
-
 
 def load_fake(model: str) -> Predictor:
     """Instead of ``run._load``."""
