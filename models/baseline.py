@@ -127,12 +127,14 @@ class Baselines:
         """Named arrays for ``baselines.npz``."""
         return {
             f"{part}.{name}": np.asarray(getattr(getattr(self, part), name))
-            for part, kind in _PARTS for name in kind.__slots__
+            for part, kind in _PARTS
+            for name in kind.__slots__
         }
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> "Baselines":
         """The inverse of :meth:`to_arrays`; raises ``KeyError`` when an array is missing."""
+
         def part(prefix: str, kind: Any) -> Any:
             return kind(**{name: arrays[f"{prefix}.{name}"] for name in kind.__slots__})
 
@@ -140,8 +142,13 @@ class Baselines:
 
 
 _PARTS: Final[tuple[tuple[str, Any], ...]] = (("logistic", Logistic), ("trees", Trees))
-NAMES: Final = ("never_alarm", "static_thresholds", "telemetry_missing", "logistic_regression",
-                "gradient_boosting")
+NAMES: Final = (
+    "never_alarm",
+    "static_thresholds",
+    "telemetry_missing",
+    "logistic_regression",
+    "gradient_boosting",
+)
 
 
 def fit(z_NG: Array, positive_N: npt.NDArray[np.bool_], seed: int) -> Baselines:
@@ -158,8 +165,14 @@ def fit(z_NG: Array, positive_N: npt.NDArray[np.bool_], seed: int) -> Baselines:
         linear.fit(np.clip((z_NG - mean) / std, -10, 10), positive_N)
     logistic = Logistic(mean, std, linear.coef_[0], np.asarray(linear.intercept_[0]))
     boosting = HistGradientBoostingClassifier(
-        max_iter=TREE_ITERATIONS, max_leaf_nodes=TREE_LEAVES, learning_rate=0.1,
-        l2_regularization=1.0, min_samples_leaf=40, early_stopping=False, random_state=seed)
+        max_iter=TREE_ITERATIONS,
+        max_leaf_nodes=TREE_LEAVES,
+        learning_rate=0.1,
+        l2_regularization=1.0,
+        min_samples_leaf=40,
+        early_stopping=False,
+        random_state=seed,
+    )
     with threadpool_limits(1):
         boosting.fit(z_NG, positive_N)
     return Baselines(logistic, trees_of(boosting))
@@ -183,4 +196,3 @@ def trees_of(boosting: Any) -> Trees:
         value=nodes["value"].astype(np.float64),
         intercept=np.asarray(float(np.ravel(boosting._baseline_prediction)[0])),  # noqa: SLF001
     )
-

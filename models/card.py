@@ -84,7 +84,8 @@ def read_model(name_or_path: str | Path) -> Model:
     if not path.is_file():
         raise ConfigError(
             f"model {str(name_or_path)!r}: {path} is not there; give 'default' or a folder that "
-            "`rigcanary train DATASET --out FOLDER` wrote")
+            "`rigcanary train DATASET --out FOLDER` wrote"
+        )
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -94,7 +95,8 @@ def read_model(name_or_path: str | Path) -> Model:
     if card.get("features_version") != FEATURES_VERSION:
         raise ConfigError(
             f"model {folder}: trained on features {card.get('features_version')}, this version "
-            f"computes {FEATURES_VERSION}; train it again")
+            f"computes {FEATURES_VERSION}; train it again"
+        )
     weights = _read_arrays(folder / "weights.npz")
     if version_of(weights) != card.get("version"):
         raise ConfigError(f"model {folder}: weights.npz is not the one that card.json describes")
@@ -110,7 +112,9 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def write_model(
-    folder: Path, card: dict[str, Any], weights: dict[str, npt.NDArray[Any]],
+    folder: Path,
+    card: dict[str, Any],
+    weights: dict[str, npt.NDArray[Any]],
     baselines: dict[str, npt.NDArray[Any]],
 ) -> None:
     """Write a model folder, the card last, so that a folder with a card is complete.

@@ -68,8 +68,9 @@ def card_of(device: DeviceMinutes) -> Card:
     if failure is not None:
         ends = (device.sampled_M + 1) * MINUTE_MS
         judged = int((ends <= failure - LATEST_MS).sum()) >= MIN_ROWS_BEFORE
-    return Card(device.device, device.first_ms, device.last_ms, failure, device.outcome.kind,
-                judged)
+    return Card(
+        device.device, device.first_ms, device.last_ms, failure, device.outcome.kind, judged
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,13 @@ def confidence95(
     cards: list[Card], counts: list[Count], resamples: int = 500, seed: int = 0
 ) -> dict[str, list[float]]:
     """95 % intervals by bootstrap over devices: recall, precision, false alarms a device-day."""
-    table = np.array([
-        (c.failure_ms is not None and c.judged, n.lead_ms is not None, n.false, c.device_days)
-        for c, n in zip(cards, counts, strict=True)
-    ], dtype=np.float64).reshape(len(cards), 4)
+    table = np.array(
+        [
+            (c.failure_ms is not None and c.judged, n.lead_ms is not None, n.false, c.device_days)
+            for c, n in zip(cards, counts, strict=True)
+        ],
+        dtype=np.float64,
+    ).reshape(len(cards), 4)
     if not len(cards):
         return {name: [0.0, 0.0] for name in _INTERVALS}
     rng = np.random.default_rng(seed)
@@ -156,9 +160,17 @@ def confidence95(
         value = upper[lower > 0] / lower[lower > 0]
         return [float(v) for v in np.percentile(value, [2.5, 97.5])] if len(value) else [0.0, 0.0]
 
-    return dict(zip(_INTERVALS, (
-        interval(caught, failures), interval(caught, caught + false), interval(false, days),
-    ), strict=True))
+    return dict(
+        zip(
+            _INTERVALS,
+            (
+                interval(caught, failures),
+                interval(caught, caught + false),
+                interval(false, days),
+            ),
+            strict=True,
+        )
+    )
 
 
 _INTERVALS: Final = ("event_recall", "precision", "false_alarms_per_device_day")

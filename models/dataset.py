@@ -37,7 +37,8 @@ PART_ROWS: Final = 3_000_000
 _MAX_PARTS: Final = 512
 _STATE_CODE: Final = {state: code for code, state in enumerate(STATES)}
 _SAMPLE: Final = np.dtype(
-    [("device", "<i4"), ("ts", "<i8"), ("state", "u1"), ("x", "<f8", (len(SIGNAL_NAMES),))])
+    [("device", "<i4"), ("ts", "<i8"), ("state", "u1"), ("x", "<f8", (len(SIGNAL_NAMES),))]
+)
 
 
 class Fleet:
@@ -61,7 +62,8 @@ class Fleet:
             if not minutes and not telemetry:
                 raise ConfigError(
                     f"data set {folder}: neither telemetry.parquet, telemetry.csv, telemetry/ "
-                    "nor minutes.parquet is there")
+                    "nor minutes.parquet is there"
+                )
             self.minutes_files += minutes
             self.telemetry_files += telemetry
         self._temporary = tempfile.TemporaryDirectory(prefix="rigcanary-")
@@ -74,7 +76,9 @@ class Fleet:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self._temporary.cleanup()
@@ -109,9 +113,12 @@ class Fleet:
                 if (rows[begin:end][keep][:, COLUMN_INDEX["samples"]] > 0).any():
                     silent = self._silent(self._nodes[code], own)
                     silent = silent[_before_end(silent, outcome)]
-                    yield DeviceMinutes(names[code], self._nodes[code],
-                                        *_with_empty(own[keep], rows[begin:end][keep], silent),
-                                        outcome)
+                    yield DeviceMinutes(
+                        names[code],
+                        self._nodes[code],
+                        *_with_empty(own[keep], rows[begin:end][keep], silent),
+                        outcome,
+                    )
 
     def _minutes_of_nodes(self) -> dict[str, npt.NDArray[np.int64]]:
         """The minutes in which each rig spoke, of whatever card."""
@@ -149,11 +156,14 @@ class Fleet:
                 continue
             samples = np.fromfile(path, dtype=_SAMPLE)
             path.unlink()
-            table = reduce_samples(samples["device"], samples["ts"], samples["state"],
-                                   samples["x"])
+            table = reduce_samples(samples["device"], samples["ts"], samples["state"], samples["x"])
             del samples
-            yield _save(root / f"minutes-{i:03d}.npz", table.device_M, table.minute_M,
-                        table.rows_MC.astype(np.float32))
+            yield _save(
+                root / f"minutes-{i:03d}.npz",
+                table.device_M,
+                table.minute_M,
+                table.rows_MC.astype(np.float32),
+            )
 
     def _codes(self, frame: pd.DataFrame) -> npt.NDArray[np.int64]:
         codes, names = pd.factorize(frame["device"].astype(str))
@@ -175,8 +185,10 @@ class Fleet:
         if "state" in frame:
             state = frame["state"].astype(object).where(frame["state"].notna(), "ok")
             codes, names = pd.factorize(state)
-            own = np.array([_STATE_CODE.get(n, _STATE_CODE["unknown"]) if n else 0 for n in names],
-                           dtype=np.uint8)
+            own = np.array(
+                [_STATE_CODE.get(n, _STATE_CODE["unknown"]) if n else 0 for n in names],
+                dtype=np.uint8,
+            )
             samples["state"] = own[codes]
         for s, name in enumerate(SIGNAL_NAMES):
             samples["x"][:, s] = frame[name].to_numpy(np.float64) if name in frame else np.nan
@@ -206,8 +218,12 @@ class Fleet:
         devices, minutes = devices[order], minutes[order]
         last = np.r_[(devices[1:] != devices[:-1]) | (minutes[1:] != minutes[:-1]), True]
         keep = last[: len(devices)]
-        yield _save(Path(self._temporary.name) / "rows.npz", devices[keep], minutes[keep],
-                    np.concatenate(rows)[order[keep]])
+        yield _save(
+            Path(self._temporary.name) / "rows.npz",
+            devices[keep],
+            minutes[keep],
+            np.concatenate(rows)[order[keep]],
+        )
 
 
 def _with_empty(

@@ -39,11 +39,16 @@ _CHUNK: Final = 512
 _HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
 _WINDOW_MINUTES: Final = 60
 _WINDOW_HEAD: Final = HORIZONS_MINUTES.index(_WINDOW_MINUTES)
-_SCHEMA: Final = pa.schema([
-    ("policy", pa.string()), ("device", pa.string()), ("at", pa.timestamp("ms", tz="UTC")),
-    ("score", pa.float64()), ("threshold", pa.float64()),
-    ("false_alarm_budget_per_device_day", pa.float64()),
-])
+_SCHEMA: Final = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("device", pa.string()),
+        ("at", pa.timestamp("ms", tz="UTC")),
+        ("score", pa.float64()),
+        ("threshold", pa.float64()),
+        ("false_alarm_budget_per_device_day", pa.float64()),
+    ]
+)
 Scores = npt.NDArray[np.float64]
 
 
@@ -88,13 +93,19 @@ class ScoresFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self._writer.close()
 
     def write(
-        self, policy: str, trace: Trace, alarm_N: npt.NDArray[np.bool_], threshold: float,
+        self,
+        policy: str,
+        trace: Trace,
+        alarm_N: npt.NDArray[np.bool_],
+        threshold: float,
         budget: float,
     ) -> None:
         """Append one card's minutes under one policy and budget."""
@@ -102,17 +113,28 @@ class ScoresFile:
         below = np.nextafter(threshold, -np.inf)
         score = np.where(alarm_N, np.maximum(effective, threshold), np.minimum(effective, below))
         n = len(score)
-        self._writer.write_table(pa.table([
-            pa.array([policy] * n), pa.array([trace.card.device] * n),
-            pa.array(trace.at_ms_N).cast(_SCHEMA.field("at").type),
-            pa.array(np.where(np.isfinite(score), score, 0.0)),
-            pa.array(np.full(n, threshold)), pa.array(np.full(n, budget)),
-        ], schema=_SCHEMA))
+        self._writer.write_table(
+            pa.table(
+                [
+                    pa.array([policy] * n),
+                    pa.array([trace.card.device] * n),
+                    pa.array(trace.at_ms_N).cast(_SCHEMA.field("at").type),
+                    pa.array(np.where(np.isfinite(score), score, 0.0)),
+                    pa.array(np.full(n, threshold)),
+                    pa.array(np.full(n, budget)),
+                ],
+                schema=_SCHEMA,
+            )
+        )
 
 
 def _policy(
-    name: str, budget: float, threshold: float, traces: Sequence[Trace],
-    curve: list[dict[str, float]], scores_file: ScoresFile | None,
+    name: str,
+    budget: float,
+    threshold: float,
+    traces: Sequence[Trace],
+    curve: list[dict[str, float]],
+    scores_file: ScoresFile | None,
 ) -> dict[str, Any]:
     counts: list[Count] = []
     for trace in traces:
@@ -154,7 +176,9 @@ def _by_kind(cards: Sequence[Card], counts: Sequence[Count]) -> dict[str, dict[s
 
 
 def evaluate(
-    dataset: Path, predictor: Predictor, budgets: Sequence[float] = BUDGETS,
+    dataset: Path,
+    predictor: Predictor,
+    budgets: Sequence[float] = BUDGETS,
     scores: Path | None = None,
 ) -> dict[str, Any]:
     """The object that ``rigcanary evaluate --json`` prints.
@@ -183,8 +207,9 @@ def evaluate(
             for name in POLICIES:
                 traces[name].append(Trace(card, at, by_policy[name]))
         seen = {card.device for card in cards}
-        unseen = [d for d, o in fleet.outcomes.items()
-                  if o.failure_ms is not None and d not in seen]
+        unseen = [
+            d for d, o in fleet.outcomes.items() if o.failure_ms is not None and d not in seen
+        ]
     if not cards:
         raise ConfigError(f"data set {dataset}: no device has a row before its failure or move")
     failing = [card for card in cards if card.failure_ms is not None]
@@ -200,7 +225,9 @@ def evaluate(
 
 
 def _policies(
-    traces: dict[str, list[Trace]], predictor: Predictor, budgets: Sequence[float],
+    traces: dict[str, list[Trace]],
+    predictor: Predictor,
+    budgets: Sequence[float],
     scores: Path | None,
 ) -> list[dict[str, Any]]:
     policies = []
@@ -210,8 +237,7 @@ def _policies(
         for budget in budgets:
             for name in POLICIES:
                 threshold = predictor.model.threshold(name, budget)
-                policies.append(
-                    _policy(name, budget, threshold, traces[name], curves[name], file))
+                policies.append(_policy(name, budget, threshold, traces[name], curves[name], file))
 
     if scores is None:
         run(None)
@@ -236,12 +262,15 @@ def table(result: dict[str, Any]) -> str:
             f"{policy['name']:<20} {policy['false_alarm_budget_per_device_day']:>7g} "
             f"{policy['event_recall']:>7.2f} {f'{low:.2f}–{high:.2f}':>13} "
             f"{policy['precision']:>9.2f} {policy['false_alarms_per_device_day']:>9.4f} "
-            f"{policy['late']:>5} {policy['lead_minutes']['median']:>9.0f}")
+            f"{policy['late']:>5} {policy['lead_minutes']['median']:>9.0f}"
+        )
     served = result["policies"][0]
     budget = served["false_alarm_budget_per_device_day"]
     lines += ["", f"caught by kind ({served['name']}, budget {budget:g}):"]
-    lines += [f"  {kind or '(no kind)':<20} {n['caught']} of {n['failures']}"
-              for kind, n in served["by_kind"].items()]
+    lines += [
+        f"  {kind or '(no kind)':<20} {n['caught']} of {n['failures']}"
+        for kind, n in served["by_kind"].items()
+    ]
     window = result["window"]
     figures = ", ".join(f"{name} {value:.3f}" for name, value in window.items())
     lines += ["", f"windows (a failure within {_WINDOW_MINUTES} minutes): {figures}"]

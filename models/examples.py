@@ -24,9 +24,9 @@ class Examples:
     y_NH: npt.NDArray[np.float32]
 
 
-def labelled(device: DeviceMinutes) -> tuple[
-    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]
-]:
+def labelled(
+    device: DeviceMinutes,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """A card's scorable rows [N], their alarm instants (ms UTC) and labels [N, H]."""
     ends = scorable(device.minute_M, device.rows_MC)
     at = alarm_instants_ms(device.minute_M, ends)
@@ -69,5 +69,6 @@ def sample_examples(
         side = "validation" if validation else "training"
         raise RigcanaryError(
             f"the {side} part of the data holds no window that can be scored; "
-            "give a longer recording or more cards")
+            "give a longer recording or more cards"
+        )
     return Examples(np.concatenate(xs), np.concatenate(ys))

@@ -84,13 +84,26 @@ SERIES: Final[tuple[Series, ...]] = (
 )
 _SERIES_INDEX: Final = {s.name: i for i, s in enumerate(SERIES)}
 _LOGARITHMIC: Final = frozenset(
-    ("vrm_voltage_volts", "vrm_ripple_volts", "fan_vibration_hertz", "fan_vibration_g",
-     "thermal_resistance", "fan_rpm_per_duty", "vibration_per_rpm", "vibration_order",
-     "ripple_at_load")
+    (
+        "vrm_voltage_volts",
+        "vrm_ripple_volts",
+        "fan_vibration_hertz",
+        "fan_vibration_g",
+        "thermal_resistance",
+        "fan_rpm_per_duty",
+        "vibration_per_rpm",
+        "vibration_order",
+        "ripple_at_load",
+    )
 )
 _TELEMETRY: Final = (
-    "row_present", "samples_share", "samples_lost_share", "samples_unresponsive_share",
-    "samples_unknown_share", "samples_missing_recent", "samples_failing_recent",
+    "row_present",
+    "samples_share",
+    "samples_lost_share",
+    "samples_unresponsive_share",
+    "samples_unknown_share",
+    "samples_missing_recent",
+    "samples_failing_recent",
 )
 _KINDS: Final = ("level", "delta", "slope", "spread", "peak", "trough")
 
@@ -148,8 +161,9 @@ def _derived(rows: "_Rows") -> dict[str, Array]:
     power = rows["power_watts_mean"]
     # The cooler follows the power within minutes.
     no_power = np.isnan(power)
-    smooth = _trailing_mean(np.where(no_power, np.float32(0), power),
-                            (~no_power).astype(np.float32), SHORT_MINUTES)
+    smooth = _trailing_mean(
+        np.where(no_power, np.float32(0), power), (~no_power).astype(np.float32), SHORT_MINUTES
+    )
     smooth[no_power] = np.nan
     rise = temperature - np.where(np.isnan(ambient), np.float32(ASSUMED_AMBIENT_CELSIUS), ambient)
     return {
@@ -160,7 +174,8 @@ def _derived(rows: "_Rows") -> dict[str, Array]:
         "vibration_order": _ratio(rows["fan_vibration_hertz_mean"] * 60, rpm, 60.0),
         "ripple_at_load": rows["vrm_ripple_volts_mean"] / (power / 300 + np.float32(0.25)),
         "pcie_width_ratio": _ratio(
-            rows["pcie_link_width_mean"], rows["pcie_link_width_max_mean"], 1.0),
+            rows["pcie_link_width_mean"], rows["pcie_link_width_max_mean"], 1.0
+        ),
     }
 
 
@@ -229,18 +244,33 @@ def _features(rows: _Rows) -> Array:
     _clean(z, 4 * BOUND)
     early = present * (np.cumsum(present, axis=1) <= BASELINE_MINUTES)
     base = (z * early).sum(axis=1, keepdims=True) / np.maximum(
-        early.sum(axis=1, keepdims=True), np.float32(1))
+        early.sum(axis=1, keepdims=True), np.float32(1)
+    )
     gain = np.array([s.gain for s in SERIES], dtype=np.float32)[:, None, None]
     gained = present * gain
     slope = _trailing_mean(z, present, SHORT_MINUTES) - _trailing_mean(z, present, LONG_MINUTES)
-    parts = [z[_PICKED["level"]], ((z - base) * gained)[_PICKED["delta"]],
-             (slope * gained)[_PICKED["slope"]]]
-    parts.append(np.stack([
-        _spread(SERIES[i], _within_minute(rows, i, "std"), values[i]) for i in _PICKED["spread"]]))
+    parts = [
+        z[_PICKED["level"]],
+        ((z - base) * gained)[_PICKED["delta"]],
+        (slope * gained)[_PICKED["slope"]],
+    ]
+    parts.append(
+        np.stack(
+            [
+                _spread(SERIES[i], _within_minute(rows, i, "std"), values[i])
+                for i in _PICKED["spread"]
+            ]
+        )
+    )
     for kind, statistic in (("peak", "max"), ("trough", "min")):
-        parts.append(np.stack([
-            (_scale(SERIES[i], _within_minute(rows, i, statistic)) - z[i]) * gained[i]
-            for i in _PICKED[kind]]))
+        parts.append(
+            np.stack(
+                [
+                    (_scale(SERIES[i], _within_minute(rows, i, statistic)) - z[i]) * gained[i]
+                    for i in _PICKED[kind]
+                ]
+            )
+        )
     parts += [_coverage(rows), _counters(rows), _telemetry(rows)]
     return np.concatenate([_clean(part) for part in parts])
 
@@ -268,8 +298,11 @@ def _counters(rows: _Rows) -> Array:
         total[1:] += np.maximum(np.nan_to_num(step), np.float32(0))
         np.minimum(total, np.float32(1e6), out=total)
         recent = _moving_sum(total, SHORT_MINUTES)
-        parts += [np.log1p(total), np.log1p(recent) / 2,
-                  np.log1p(np.cumsum(total, axis=0, dtype=np.float32)) / 2]
+        parts += [
+            np.log1p(total),
+            np.log1p(recent) / 2,
+            np.log1p(np.cumsum(total, axis=0, dtype=np.float32)) / 2,
+        ]
     return np.stack(parts)
 
 
@@ -287,7 +320,8 @@ def _telemetry(rows: _Rows) -> Array:
     share = samples / np.maximum(samples.max(axis=0), np.float32(1))
     by_state = [
         np.nan_to_num(rows["samples_" + state]) / np.maximum(samples, np.float32(1))
-        for state in STATES if state != "ok"
+        for state in STATES
+        if state != "ok"
     ]
     missing: Array = (1 - share) * started
     failing: Array = np.clip(by_state[0] + by_state[1], 0, 1)

@@ -78,7 +78,8 @@ def fit_network(
     scaler = scaler_of(x_NTF)
     model = build(scaler, options.seed)
     optimizer = keras.optimizers.AdamW(
-        options.learning_rate, weight_decay=options.weight_decay, clipnorm=_CLIP_NORM)
+        options.learning_rate, weight_decay=options.weight_decay, clipnorm=_CLIP_NORM
+    )
     optimizer.build(model.trainable_variables)
     rate = tf.Variable(options.learning_rate, dtype=tf.float32)
 
@@ -123,8 +124,10 @@ def fit_network(
         watched = _watch(watch, validation, options.batch)
         loss = float(np.mean(losses))
         history.append({"loss": loss, "validation_loss": watched})
-        say(f"epoch {epoch + 1}/{options.epochs}: loss {loss:.4f}, validation {watched:.4f}, "
-            f"{time.monotonic() - began:.0f} s")
+        say(
+            f"epoch {epoch + 1}/{options.epochs}: loss {loss:.4f}, validation {watched:.4f}, "
+            f"{time.monotonic() - began:.0f} s"
+        )
         if not math.isfinite(loss):
             break
         if math.isfinite(watched) and (best is None or watched < best[0]):
@@ -135,7 +138,8 @@ def fit_network(
     if best is None or not math.isfinite(history[-1]["loss"]):
         raise RigcanaryError(
             "training diverged: the loss is not finite, nothing was saved; "
-            "train again with another --seed")
+            "train again with another --seed"
+        )
     for weight, value in zip(model.trainable_weights, best[1], strict=True):
         weight.assign(value)
     return Fitted(model, scaler, history)

@@ -43,8 +43,7 @@ def to_ms(values: "pd.Series[Any]", where: str) -> npt.NDArray[np.int64]:
         ).to_numpy(dtype="datetime64[ms]")
         if np.isnat(stamps).any():
             bad = values[text][np.isnat(stamps)].iloc[0]
-            raise ConfigError(
-                f"{where}: {bad!r} is no time stamp; write RFC 3339 or Unix seconds")
+            raise ConfigError(f"{where}: {bad!r} is no time stamp; write RFC 3339 or Unix seconds")
         ms[text] = stamps.astype(np.int64)
     if not (np.abs(ms) < 1e14).all():
         raise ConfigError(f"{where}: time stamps must be Unix seconds or RFC 3339")
@@ -69,8 +68,9 @@ def read_outcomes(folder: Path) -> dict[str, Outcome]:
     path = folder / "moves.csv"
     if path.is_file():
         moves = _read_table(path, ("device", "moved_at"))
-        moved = sorted(zip(to_ms(moves["moved_at"], str(path)), moves["device"], strict=True),
-                       reverse=True)
+        moved = sorted(
+            zip(to_ms(moves["moved_at"], str(path)), moves["device"], strict=True), reverse=True
+        )
         for moved_ms, device in moved:
             old = outcomes.get(device, Outcome())
             outcomes[device] = Outcome(old.failed_ms, old.kind, int(moved_ms))
@@ -147,10 +147,13 @@ def _csv_reader(path: Path, known: tuple[str, ...]) -> Any:
     types: dict[str, pa.DataType] = {name: pa.string() for name in _TEXT}
     types.update({name: pa.float64() for name in SIGNAL_NAMES})
     return pa_csv.open_csv(
-        path, read_options=pa_csv.ReadOptions(block_size=16 << 20),
+        path,
+        read_options=pa_csv.ReadOptions(block_size=16 << 20),
         convert_options=pa_csv.ConvertOptions(
             include_columns=[name for name in known if name in names],
-            column_types={name: t for name, t in types.items() if name in names}))
+            column_types={name: t for name, t in types.items() if name in names},
+        ),
+    )
 
 
 def _require(names: list[str], path: Path) -> None:

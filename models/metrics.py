@@ -26,8 +26,9 @@ def fit_platt(logit_N: npt.NDArray[np.floating], positive_N: Bools) -> dict[str,
     fitted = LogisticRegression(C=1e4, max_iter=1000)
     fitted.fit(logit_N.astype(np.float64)[:, None], positive_N)
     slope, intercept = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
-    return {"slope": slope, "intercept": intercept} if slope > 0 else {
-        "slope": 1.0, "intercept": 0.0}
+    return (
+        {"slope": slope, "intercept": intercept} if slope > 0 else {"slope": 1.0, "intercept": 0.0}
+    )
 
 
 def brier(risk_N: Floats, positive_N: Bools) -> float:

@@ -72,7 +72,8 @@ def to_arrays(model: Any, scaler: Scaler) -> dict[str, Array]:
         if not np.isfinite(array).all():
             raise RigcanaryError(
                 f"training diverged: the weights {name} are not finite, nothing was saved; "
-                "train again with another --seed")
+                "train again with another --seed"
+            )
     return arrays
 
 

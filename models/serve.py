@@ -48,8 +48,11 @@ class Predictor:
         self._tf = tensorflow()
         network = from_arrays(model.weights)
         self._forward = self._tf.function(
-            lambda x_BTF: network(x_BTF, training=False), jit_compile=True, autograph=False,
-            reduce_retracing=False)
+            lambda x_BTF: network(x_BTF, training=False),
+            jit_compile=True,
+            autograph=False,
+            reduce_retracing=False,
+        )
         self._lock = threading.Lock()
 
     def threshold(self, budget: float) -> float:
@@ -123,15 +126,19 @@ class Predictor:
             falls[name] = max(0.0, float(logit[0] - logit[2 + 2 * i : 4 + 2 * i].min()))
         total = sum(falls.values())
         evidence = [
-            _evidence(rows_TC, name, fall / total) for name, fall in falls.items()
+            _evidence(rows_TC, name, fall / total)
+            for name, fall in falls.items()
             if total > 0 and fall / total >= _MIN_CONTRIBUTION
         ]
         return sorted(evidence, key=lambda e: -e["contribution"])[:_MAX_EVIDENCE]
 
 
 def _columns_of(signal: str) -> list[int]:
-    return [i for name, i in COLUMN_INDEX.items() if name.startswith(signal + "_")
-            and name[len(signal) + 1 :] in _STATISTICS]
+    return [
+        i
+        for name, i in COLUMN_INDEX.items()
+        if name.startswith(signal + "_") and name[len(signal) + 1 :] in _STATISTICS
+    ]
 
 
 _STATISTICS: Final = frozenset(("mean", "std", "min", "max", "count", "first", "last", "increase"))
@@ -189,8 +196,11 @@ def _evidence(rows_TC: Array, name: str, contribution: float) -> Evidence:
     recent = float(finite[-_RECENT_MINUTES:].mean()) if len(finite) else None
     baseline = _early_mean(values)
     return Evidence(
-        sensor=name, value=recent, baseline=baseline if np.isfinite(baseline) else None,
-        contribution=min(1.0, contribution))
+        sensor=name,
+        value=recent,
+        baseline=baseline if np.isfinite(baseline) else None,
+        contribution=min(1.0, contribution),
+    )
 
 
 def load(name_or_path: str | Path) -> Predictor:

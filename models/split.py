@@ -32,9 +32,9 @@ class Split:
         """Start of the earliest validation window's first minute."""
         return None if self.train_until_ms is None else self.train_until_ms + GAP_MS
 
-    def part(self, device: str, at_ms_N: npt.NDArray[np.int64]) -> tuple[
-        npt.NDArray[np.bool_], npt.NDArray[np.bool_]
-    ]:
+    def part(
+        self, device: str, at_ms_N: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which windows that end at ``at_ms_N`` train, and which validate."""
         nothing = np.zeros(len(at_ms_N), dtype=np.bool_)
         if self.train_until_ms is None or self.validate_from_ms is None:
@@ -46,7 +46,9 @@ class Split:
 
 
 def choose_split(
-    devices: list[tuple[str, str, int, int]], seed: int, validation_share: float = 0.3,
+    devices: list[tuple[str, str, int, int]],
+    seed: int,
+    validation_share: float = 0.3,
     time_share: float | None = 0.6,
 ) -> Split:
     """Split cards given as (device, node, first_ms, last_ms).

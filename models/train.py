@@ -74,9 +74,7 @@ class Walked:
     baselines: dict[str, npt.NDArray[np.float64]]
 
 
-def draw_cards(
-    spans: list[Span], split: Split, most_days: float, seed: int
-) -> frozenset[str]:
+def draw_cards(spans: list[Span], split: Split, most_days: float, seed: int) -> frozenset[str]:
     """Validation cards, at random, until their recordings reach ``most_days`` device-days."""
     own = [(device, last - first) for device, _, first, last in spans if device in split.validation]
     order = np.random.default_rng(seed).permutation(len(own))
@@ -86,7 +84,10 @@ def draw_cards(
 
 
 def walk_validation(
-    fleet: Fleet, split: Split, drawn: frozenset[str], forward: Callable[[Any], Any],
+    fleet: Fleet,
+    split: Split,
+    drawn: frozenset[str],
+    forward: Callable[[Any], Any],
     baselines: Baselines,
 ) -> Iterator[Walked]:
     """Score every validation minute, card by card."""
@@ -107,15 +108,20 @@ def walk_validation(
         # The card's recording begins for validation with its first window.
         since = int(at[0]) // MINUTE_MS - WINDOW_MINUTES
         kept = device.minute_M >= since
-        part = DeviceMinutes(device.device, device.node, device.minute_M[kept],
-                             device.rows_MC[kept], device.outcome)
+        part = DeviceMinutes(
+            device.device, device.node, device.minute_M[kept], device.rows_MC[kept], device.outcome
+        )
         joined = {name: np.concatenate([s[name] for s in scores]) for name in scores[0]}
         yield Walked(card_of(part), at, y, np.concatenate(logits), joined)
 
 
 def train(
-    datasets: Sequence[Path], out: Path, options: TrainOptions | None = None,
-    say: Say = lambda _: None, command: str = "", validation: Sequence[Path] = (),
+    datasets: Sequence[Path],
+    out: Path,
+    options: TrainOptions | None = None,
+    say: Say = lambda _: None,
+    command: str = "",
+    validation: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Train on ``datasets``, write the model folder ``out``, return its card.
 
@@ -132,24 +138,31 @@ def train(
         split = sides.split
         say(f"{len(sides.spans)} cards, {len(split.validation)} of them validate")
         training = sample_examples(
-            fleet, split, False, options.max_windows, options.seed, options.augmented_share)
+            fleet, split, False, options.max_windows, options.seed, options.augmented_share
+        )
         watching = sample_examples(
-            sides.watched, split, True, options.max_windows // 4, options.seed, 0.0)
+            sides.watched, split, True, options.max_windows // 4, options.seed, 0.0
+        )
         for name, part in (("training", training), ("validation", watching)):
             if not (part.y_NH[:, _HEAD] == 1).any():
                 raise RigcanaryError(
                     f"the {name} part of the data holds no window within "
                     f"{DECISION_HORIZON_MINUTES} minutes of a failure; give more failures, or "
-                    "split by cards only with --split device")
+                    "split by cards only with --split device"
+                )
         say(f"{len(training.x_NTF)} training windows, {len(FEATURES)} features a minute")
         fitted_baselines = _fit_baselines(training, options)
         fitted = fit_network(
-            (training.x_NTF, training.y_NH), (watching.x_NTF, watching.y_NH), options.fit, say)
+            (training.x_NTF, training.y_NH), (watching.x_NTF, watching.y_NH), options.fit, say
+        )
         arrays = to_arrays(fitted.model, fitted.scaler)
         say("walking the validation cards for calibration and thresholds")
         drawn = draw_cards(sides.spans, split, options.validation_days, options.seed)
-        walked = list(walk_validation(
-            sides.watched, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines))
+        walked = list(
+            walk_validation(
+                sides.watched, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines
+            )
+        )
         card = _card(sides, options, fitted, arrays, walked, training, command)
         write_model(out, card, dict(arrays), fitted_baselines.to_arrays())
     return card
@@ -172,14 +185,16 @@ class Sides:
         self.fleet, self.watched, self.spans = fleet, watched, spans
         if watched is fleet:
             self.split = choose_split(
-                spans, options.seed, options.validation_share, options.time_share)
+                spans, options.seed, options.validation_share, options.time_share
+            )
             return
         own = _spans(watched)
         both = {s[0] for s in own} & {s[0] for s in spans}
         if both:
             raise RigcanaryError(
                 f"{min(both)!r} and {len(both) - 1} other cards are in training and validation "
-                "sets; give sets that share no card")
+                "sets; give sets that share no card"
+            )
         self.spans = spans + own
         self.split = Split(frozenset(s[0] for s in own), None)
 
@@ -187,8 +202,9 @@ class Sides:
 def _forward(arrays: dict[str, Any], threads: int) -> Callable[[Any], Any]:
     tf = tensorflow(threads)
     network = from_arrays(arrays)
-    compiled = tf.function(lambda x: network(x, training=False)[0],
-                           jit_compile=True, autograph=False)
+    compiled = tf.function(
+        lambda x: network(x, training=False)[0], jit_compile=True, autograph=False
+    )
 
     def forward(x_BTF: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         padded = np.zeros((_CHUNK, *x_BTF.shape[1:]), np.float32)
@@ -200,10 +216,12 @@ def _forward(arrays: dict[str, Any], threads: int) -> Callable[[Any], Any]:
 
 def _fit_baselines(training: Examples, options: TrainOptions) -> Baselines:
     known = training.y_NH[:, _HEAD] >= 0
-    z = np.concatenate([
-        aggregates(training.x_NTF[i : i + _CHUNK].astype(np.float32))
-        for i in range(0, len(training.x_NTF), _CHUNK)
-    ])
+    z = np.concatenate(
+        [
+            aggregates(training.x_NTF[i : i + _CHUNK].astype(np.float32))
+            for i in range(0, len(training.x_NTF), _CHUNK)
+        ]
+    )
     return baseline.fit(z[known], training.y_NH[known, _HEAD] == 1, options.seed)
 
 
@@ -216,12 +234,16 @@ def _policy_card(traces: list[Trace]) -> dict[str, Any]:
         threshold = threshold_for(points, budget)
         counts = count_at(traces, walks, threshold)
         sums = totals(cards, counts)
-        budgets.append({
-            "false_alarm_budget_per_device_day": budget, "threshold": threshold,
-            "event_recall": sums.event_recall, "precision": sums.precision,
-            "false_alarms_per_device_day": sums.false_alarms_per_device_day,
-            "ci95": confidence95(cards, counts),
-        })
+        budgets.append(
+            {
+                "false_alarm_budget_per_device_day": budget,
+                "threshold": threshold,
+                "event_recall": sums.event_recall,
+                "precision": sums.precision,
+                "false_alarms_per_device_day": sums.false_alarms_per_device_day,
+                "ci95": confidence95(cards, counts),
+            }
+        )
     return {"validation": budgets, "validation_curve": [asdict(p) for p in points]}
 
 
@@ -230,8 +252,13 @@ def _iso(ms: int) -> str:
 
 
 def _card(
-    sides: Sides, options: TrainOptions, fitted: Fitted, arrays: dict[str, Any],
-    walked: list[Walked], training: Examples, command: str,
+    sides: Sides,
+    options: TrainOptions,
+    fitted: Fitted,
+    arrays: dict[str, Any],
+    walked: list[Walked],
+    training: Examples,
+    command: str,
 ) -> dict[str, Any]:
     fleet, watched, spans, split = sides.fleet, sides.watched, sides.spans, sides.split
     outcomes = fleet.outcomes | watched.outcomes
@@ -243,15 +270,16 @@ def _card(
     }
     risks = [calibrated(w.logits_NH, calibration)[:, _HEAD] for w in walked]
     policies = {
-        SERVED: _policy_card([
-            Trace(w.card, w.at_ms_N, risk) for w, risk in zip(walked, risks, strict=True)])
+        SERVED: _policy_card(
+            [Trace(w.card, w.at_ms_N, risk) for w, risk in zip(walked, risks, strict=True)]
+        )
     }
     for name in baseline.NAMES:
-        policies[name] = _policy_card([
-            Trace(w.card, w.at_ms_N, w.baselines[name]) for w in walked])
+        policies[name] = _policy_card([Trace(w.card, w.at_ms_N, w.baselines[name]) for w in walked])
     known = y[:, _WINDOW_HEAD] >= 0
-    risk_60m = np.concatenate([
-        calibrated(w.logits_NH, calibration)[:, _WINDOW_HEAD] for w in walked])
+    risk_60m = np.concatenate(
+        [calibrated(w.logits_NH, calibration)[:, _WINDOW_HEAD] for w in walked]
+    )
     cut, begin = split.train_until_ms, split.validate_from_ms
     return {
         "schema": CARD_SCHEMA,
@@ -267,14 +295,17 @@ def _card(
             "validation_hash": watched.content_hash(),
             "devices": len(spans),
             "failures": sum(o.failure_ms is not None for o in outcomes.values()),
-            "first": _iso(min(s[2] for s in spans)), "last": _iso(max(s[3] for s in spans)),
+            "first": _iso(min(s[2] for s in spans)),
+            "last": _iso(max(s[3] for s in spans)),
         },
         "split": {
-            "by": "data set" if watched is not fleet else (
-                "device" if cut is None else "device and time"),
+            "by": "data set"
+            if watched is not fleet
+            else ("device" if cut is None else "device and time"),
             "validation_devices": len(split.validation),
             "validation_devices_hash": hashlib.sha256(
-                "\n".join(sorted(split.validation)).encode()).hexdigest()[:16],
+                "\n".join(sorted(split.validation)).encode()
+            ).hexdigest()[:16],
             "train_until": None if cut is None else _iso(cut),
             "validate_from": None if begin is None else _iso(begin),
             "training_windows": len(training.x_NTF),
@@ -282,7 +313,8 @@ def _card(
             "validation_windows": len(y),
             "validation_device_days": sum(w.card.device_days for w in walked),
             "validation_failures": sum(
-                w.card.failure_ms is not None and w.card.judged for w in walked),
+                w.card.failure_ms is not None and w.card.judged for w in walked
+            ),
         },
         "epochs": fitted.history,
         "calibration": calibration,

@@ -36,7 +36,9 @@ def walk(score_N: Scores, threshold: float, policy: Policy | None = None) -> Boo
     hysteresis = RiskHysteresis.of(policy or Policy())
     return np.fromiter(
         (hysteresis.update(score, threshold) for score in score_N.tolist()),
-        dtype=np.bool_, count=len(score_N))
+        dtype=np.bool_,
+        count=len(score_N),
+    )
 
 
 class FastWalk:
@@ -62,8 +64,9 @@ class FastWalk:
         raised = self.effective_N >= threshold
         if not raised.any():
             return raised
-        event = np.where(raised, 1, np.where(self._largest_N < threshold * self._clear_ratio,
-                                             -1, 0))
+        event = np.where(
+            raised, 1, np.where(self._largest_N < threshold * self._clear_ratio, -1, 0)
+        )
         at = np.maximum.accumulate(np.where(event != 0, np.arange(len(event)), -1))
         return np.asarray((at >= 0) & (event[at] == 1))
 
@@ -117,8 +120,9 @@ def operating_points(traces: Sequence[Trace]) -> list[OperatingPoint]:
     points = []
     for threshold in candidates(traces, walks):
         sums: Totals = totals(cards, count_at(traces, walks, threshold))
-        points.append(OperatingPoint(sums.false_alarms_per_device_day, sums.event_recall,
-                                     threshold))
+        points.append(
+            OperatingPoint(sums.false_alarms_per_device_day, sums.event_recall, threshold)
+        )
     return points
 
 

@@ -35,11 +35,18 @@ def after_exit(
     error = explain(bad, last_output)
     if kind == "unplanned" and (bad.error is not None or failures >= MAX_FAILURES):
         return job.to(
-            JobState.FAILED, ended_ms=now_ms, failures=failures, error=error,
+            JobState.FAILED,
+            ended_ms=now_ms,
+            failures=failures,
+            error=error,
             exit_code=bad.returncode,
         )
     return job.to(
-        JobState.QUEUED, places=(), failures=failures, error=error, exit_code=bad.returncode,
+        JobState.QUEUED,
+        places=(),
+        failures=failures,
+        error=error,
+        exit_code=bad.returncode,
         not_before_ms=now_ms + backoff_ms(failures, jitter),
     )
 
@@ -56,6 +63,8 @@ def explain(end: Exit, last_output: str) -> str:
         how = "was asked to end by somebody else"
     else:
         how = f"ended with exit code {end.returncode}"
-    return f"the process {how}; its last output: {last_output}" if last_output else (
-        f"the process {how}"
+    return (
+        f"the process {how}; its last output: {last_output}"
+        if last_output
+        else (f"the process {how}")
     )

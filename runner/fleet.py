@@ -48,7 +48,10 @@ def node_views(
 
 
 def find_places(
-    job: Job, nodes: Sequence[NodeView], jobs: Iterable[Job], migrations: Iterable[Migration],
+    job: Job,
+    nodes: Sequence[NodeView],
+    jobs: Iterable[Job],
+    migrations: Iterable[Migration],
     first: Sequence[str],
 ) -> tuple[Place, ...] | None:
     """Places for all of a job's processes, those of ``first`` before those it prefers.
@@ -62,7 +65,11 @@ def find_places(
             taken.extend(migration.to_places)
     spec = job.spec
     return choose(
-        nodes, spec.world_size, taken=taken, only_nodes=spec.nodes, only_devices=spec.devices,
+        nodes,
+        spec.world_size,
+        taken=taken,
+        only_nodes=spec.nodes,
+        only_devices=spec.devices,
         prefer=[*first, *spec.prefer],
     )
 

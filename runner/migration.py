@@ -163,8 +163,8 @@ def _with_job(m: Migration, facts: Facts, limits: Limits) -> tuple[Migration, Co
         if not facts.alive:
             m = (
                 _add(m, "checkpoint", "done", now, "the job ended on request")
-                if facts.clean else
-                _add(m, "checkpoint", "failed", now, "no clean end; the last one is used")
+                if facts.clean
+                else _add(m, "checkpoint", "failed", now, "no clean end; the last one is used")
             )
             return replace(m, state=_M.STOPPING, deadline_ms=None), None
         if m.deadline_ms is not None and now >= m.deadline_ms:
@@ -227,4 +227,3 @@ def _finish(
     if note:
         m = _add(m, "confirm", "skipped", now_ms, note)
     return replace(m, state=state, completed_ms=now_ms, deadline_ms=None, error=error)
-

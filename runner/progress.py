@@ -42,8 +42,12 @@ def parse(
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**53:
         return None
     return Point(
-        at_ms=_at(value.get("at"), now_ms), step=step, loss=_loss(value.get("loss")),
-        node=node, device=device, generation=generation,
+        at_ms=_at(value.get("at"), now_ms),
+        step=step,
+        loss=_loss(value.get("loss")),
+        node=node,
+        device=device,
+        generation=generation,
     )
 
 

@@ -34,11 +34,17 @@ _RATE_GAP_SECONDS: Final = 60.0  # dT/dt over a longer gap would say nothing
 _TEMPERATURE: Final = ROW["temperature_celsius"]
 _RATE: Final = ROW["temperature_rate_celsius_per_second"]
 
-SCHEMA: Final = pa.schema([
-    ("ts", pa.timestamp("ms", tz="UTC")), ("site", pa.string()), ("node", pa.string()),
-    ("device", pa.string()), ("state", pa.string()), ("model", pa.string()),
-    *((name, pa.float64()) for name in SIGNAL_NAMES),
-])
+SCHEMA: Final = pa.schema(
+    [
+        ("ts", pa.timestamp("ms", tz="UTC")),
+        ("site", pa.string()),
+        ("node", pa.string()),
+        ("device", pa.string()),
+        ("state", pa.string()),
+        ("model", pa.string()),
+        *((name, pa.float64()) for name in SIGNAL_NAMES),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,14 @@ class _Part:
 class _Group:
     """Some rigs of the story, stepped together through the whole of it."""
 
-    def __init__(self, story: Story, nodes: tuple[str, ...], interval_seconds: float,
-                 start_ms: int, ends: dict[str, float]) -> None:
+    def __init__(
+        self,
+        story: Story,
+        nodes: tuple[str, ...],
+        interval_seconds: float,
+        start_ms: int,
+        ends: dict[str, float],
+    ) -> None:
         self._world = World(story, nodes)
         self._interval = interval_seconds
         self._ticks = int(story.duration_seconds / interval_seconds)
@@ -82,16 +94,20 @@ class _Group:
         # A rig's agent ticks at its own phase within the interval.
         phase = uniforms(story.seed, "phase", self.node_names, 1)[:, 0]
         self._phase_ms_D = np.floor(phase * interval_seconds * 1000).astype(np.int64)
-        self._end_ms_D = np.array([
-            np.floor(min(ends.get(d, np.inf), 1e12) * 1000) for d in self.device_names])
+        self._end_ms_D = np.array(
+            [np.floor(min(ends.get(d, np.inf), 1e12) * 1000) for d in self.device_names]
+        )
         self._before_D = np.full(len(cards), np.nan)
         self._before_at_D = np.full(len(cards), -np.inf)
 
     def _empty(self, ticks: int) -> _Part:
         count = len(self.device_names)
-        return _Part(np.zeros((ticks, count), np.int64),
-                     np.zeros((ticks, len(SIGNAL_NAMES), count)),
-                     np.zeros((ticks, count), np.int64), np.zeros((ticks, count), np.bool_))
+        return _Part(
+            np.zeros((ticks, count), np.int64),
+            np.zeros((ticks, len(SIGNAL_NAMES), count)),
+            np.zeros((ticks, count), np.int64),
+            np.zeros((ticks, count), np.bool_),
+        )
 
     def days(self) -> Iterator[Iterator[_Part]]:
         """For each day its blocks of rows, in order of time."""
@@ -137,12 +153,16 @@ class _Group:
 
         columns = [
             pa.array(part.ts_ms_TD.T[keep_DT]).cast(SCHEMA.field("ts").type),
-            names([self.site], np.zeros_like(cards)), names(self.node_names, cards),
-            names(self.device_names, cards), names(list(STATES), part.state_TD.T[keep_DT]),
+            names([self.site], np.zeros_like(cards)),
+            names(self.node_names, cards),
+            names(self.device_names, cards),
+            names(list(STATES), part.state_TD.T[keep_DT]),
             names(self.models, cards),
         ]
-        columns += [pa.array(part.values_TSD[:, s].T[keep_DT], from_pandas=True)
-                    for s in range(len(SIGNAL_NAMES))]
+        columns += [
+            pa.array(part.values_TSD[:, s].T[keep_DT], from_pandas=True)
+            for s in range(len(SIGNAL_NAMES))
+        ]
         return pa.table(columns, schema=SCHEMA)
 
 
@@ -166,12 +186,23 @@ def _writer(path: Path, form: Format) -> Any:
 
 
 def _prepare(out: Path, force: bool) -> Path:
-    old = [p for p in (out / "telemetry", out / "telemetry.parquet", out / "telemetry.csv",
-                       out / "minutes.parquet", out / "failures.csv", out / "moves.csv")
-           if p.exists()]
+    old = [
+        p
+        for p in (
+            out / "telemetry",
+            out / "telemetry.parquet",
+            out / "telemetry.csv",
+            out / "minutes.parquet",
+            out / "failures.csv",
+            out / "moves.csv",
+        )
+        if p.exists()
+    ]
     if old and not force:
-        raise ConfigError(f"{out} already holds a data set ({old[0].name}); "
-                          "choose another folder, or --force to replace it")
+        raise ConfigError(
+            f"{out} already holds a data set ({old[0].name}); "
+            "choose another folder, or --force to replace it"
+        )
     folder = out / "telemetry"
     try:
         for path in old:
@@ -188,8 +219,11 @@ def _prepare(out: Path, force: bool) -> Path:
 def _moves(spec: FleetSpec, story: Story) -> dict[str, float]:
     """Cards taken out of service before they fail, and when."""
     rng = generator(spec.seed, "moves")
-    return {f.device: f.failed_at_seconds - float(rng.uniform(300, 5400))
-            for f in story.failures if rng.random() < spec.move_share}
+    return {
+        f.device: f.failed_at_seconds - float(rng.uniform(300, 5400))
+        for f in story.failures
+        if rng.random() < spec.move_share
+    }
 
 
 def _events(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
@@ -199,9 +233,15 @@ def _events(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) ->
         writer.writerows(rows)
 
 
-def write_fleet(spec: FleetSpec, out: Path, form: Format = "parquet", *, force: bool = False,
-                start: datetime = START,
-                progress: Callable[[float], None] | None = None) -> Summary:
+def write_fleet(
+    spec: FleetSpec,
+    out: Path,
+    form: Format = "parquet",
+    *,
+    force: bool = False,
+    start: datetime = START,
+    progress: Callable[[float], None] | None = None,
+) -> Summary:
     """Simulate ``spec`` into the folder ``out``; ``progress`` is told the share done (0–1).
 
     A card has no row at or after its failure, nor after its move. ``failures.csv`` is written
@@ -221,8 +261,9 @@ def write_fleet(spec: FleetSpec, out: Path, form: Format = "parquet", *, force: 
     rows = files = done = 0
     try:
         for g, nodes in enumerate(groups):
-            group = _Group(story, nodes, spec.interval_seconds,
-                           round(start.timestamp() * 1000), ends)
+            group = _Group(
+                story, nodes, spec.interval_seconds, round(start.timestamp() * 1000), ends
+            )
             for day, blocks in enumerate(group.days()):
                 path = folder / f"part-{g:04d}-{day:04d}.{form}"
                 with _writer(path, form) as writer:
@@ -240,16 +281,30 @@ def write_fleet(spec: FleetSpec, out: Path, form: Format = "parquet", *, force: 
             return rfc3339(start + timedelta(seconds=np.floor(seconds * 1000) / 1000))
 
         if moves:
-            _events(out / "moves.csv", ("device", "moved_at"),
-                    [(device, moment(at)) for device, at in sorted(moves.items())])
-        _events(out / "failures.csv", ("device", "failed_at", "kind"),
-                [(f.device, moment(f.failed_at_seconds), f.kind) for f in failures])
+            _events(
+                out / "moves.csv",
+                ("device", "moved_at"),
+                [(device, moment(at)) for device, at in sorted(moves.items())],
+            )
+        _events(
+            out / "failures.csv",
+            ("device", "failed_at", "kind"),
+            [(f.device, moment(f.failed_at_seconds), f.kind) for f in failures],
+        )
     except OSError as error:
-        raise RigcanaryError(f"cannot write the data set to {out}: "
-                             f"{error.strerror or error}") from error
+        raise RigcanaryError(
+            f"cannot write the data set to {out}: {error.strerror or error}"
+        ) from error
     by_kind: dict[str, int] = {}
     for failure in failures:
         by_kind[failure.kind] = by_kind.get(failure.kind, 0) + 1
     lived = sum(min(ends.get(c.device, np.inf), story.duration_seconds) for c in story.devices)
-    return Summary(rows, len(story.devices), lived / _DAY_SECONDS, len(failures), len(moves),
-                   dict(sorted(by_kind.items())), files)
+    return Summary(
+        rows,
+        len(story.devices),
+        lived / _DAY_SECONDS,
+        len(failures),
+        len(moves),
+        dict(sorted(by_kind.items())),
+        files,
+    )

@@ -47,9 +47,12 @@ class FleetSpec:
             ConfigError: naming the value and what it may be.
         """
         for name, value, low, high in (
-            ("rigs", self.rigs, 1, 20_000), ("cards", self.cards, 1, 16),
-            ("days", self.days, 1 / 24, 3650), ("seed", self.seed, 0, 2**63),
-            ("failure-share", self.failure_share, 0, 1), ("move-share", self.move_share, 0, 1),
+            ("rigs", self.rigs, 1, 20_000),
+            ("cards", self.cards, 1, 16),
+            ("days", self.days, 1 / 24, 3650),
+            ("seed", self.seed, 0, 2**63),
+            ("failure-share", self.failure_share, 0, 1),
+            ("move-share", self.move_share, 0, 1),
             ("interval", self.interval_seconds, 0.1, 60),
         ):
             if not low <= value <= high:  # also refuses NaN
@@ -73,8 +76,16 @@ def fleet_story(spec: FleetSpec) -> Story:
     spec.check()
     rigs, devices, batches = _populate(spec)
     failures = _failures(spec, rigs, devices, batches)
-    return Story(spec.site, spec.seed, spec.days * _DAY_SECONDS, rigs, devices, failures,
-                 _episodes(spec, rigs, devices), spec.domain)
+    return Story(
+        spec.site,
+        spec.seed,
+        spec.days * _DAY_SECONDS,
+        rigs,
+        devices,
+        failures,
+        _episodes(spec, rigs, devices),
+        spec.domain,
+    )
 
 
 def _populate(spec: FleetSpec) -> tuple[tuple[Rig, ...], tuple[Card, ...], list[Batch]]:
@@ -122,8 +133,9 @@ def _ramp_seconds(kind: FailureKind, rng: np.random.Generator) -> float:
     return 60.0 * (low * (high / low) ** float(rng.random())) if low else 0.0
 
 
-def _failures(spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...],
-              batches: list[Batch]) -> tuple[Failure, ...]:
+def _failures(
+    spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...], batches: list[Batch]
+) -> tuple[Failure, ...]:
     rng = generator(spec.seed, "failures")
     duration = spec.days * _DAY_SECONDS
     earliest = min(_EARLIEST_SECONDS, duration / 2)
@@ -142,8 +154,11 @@ def _failures(spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...],
             for node in rng.choice(free, min(count, len(free)), replace=False).tolist():
                 down.add(node)
                 at, ramp = float(rng.uniform(earliest, duration)), _ramp_seconds(kind, rng)
-                failures += [Failure(card.device, node, kind.name, at, ramp)
-                             for card in devices if card.node == node]
+                failures += [
+                    Failure(card.device, node, kind.name, at, ramp)
+                    for card in devices
+                    if card.node == node
+                ]
 
     rig_of = {rig.node: rig for rig in rigs}
     weights = np.zeros((len(devices), len(single)))
@@ -151,7 +166,8 @@ def _failures(spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...],
         if card.node not in down and single:
             weights[d] = _kind_weights(card, rig_of[card.node], batch, single)
     hazard = np.array([batch.hazard for batch in batches]) * np.exp(
-        0.7 * rng.standard_normal(len(devices)))
+        0.7 * rng.standard_normal(len(devices))
+    )
     hazard[weights.sum(axis=1) == 0] = 0.0
     rest = min(max(wanted - len(failures), 0), int((hazard > 0).sum()))
     if rest:
@@ -162,8 +178,9 @@ def _failures(spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...],
     return tuple(sorted(failures, key=lambda f: (f.failed_at_seconds, f.device)))
 
 
-def _episodes(spec: FleetSpec, rigs: tuple[Rig, ...],
-              devices: tuple[Card, ...]) -> tuple[Episode, ...]:
+def _episodes(
+    spec: FleetSpec, rigs: tuple[Rig, ...], devices: tuple[Card, ...]
+) -> tuple[Episode, ...]:
     nodes = [rig.node for rig in rigs]
     rows = [nodes[i : i + _ROW_OF_RIGS] for i in range(0, len(nodes), _ROW_OF_RIGS)]
     single = [[(card.node, card.device)] for card in devices]
@@ -181,6 +198,8 @@ def _episodes(spec: FleetSpec, rigs: tuple[Rig, ...],
                 start = float(rng.uniform(0, spec.days * _DAY_SECONDS))
                 seconds = 60.0 * low * (high / low) ** float(rng.random())
                 size = float(rng.random())
-                episodes += [Episode(kind.name, node, device, start, seconds, size)
-                             for node, device in targets]
+                episodes += [
+                    Episode(kind.name, node, device, start, seconds, size)
+                    for node, device in targets
+                ]
     return tuple(episodes)

@@ -61,7 +61,8 @@ def _fan_bearing(fx: Effects, i_F: Int, x_F: F64, u_FU: F64, at_seconds: float) 
     fx["bearing_wear"][i_F] += wear_F
     stall_F = np.where(x_F > 0.8, (x_F - 0.8) * 1.5 * u_FU[:, 3], 0.0)
     fx["fan_blocked"][i_F] = np.maximum(
-        fx["fan_blocked"][i_F], _now_and_then(stall_F, u_FU, at_seconds))
+        fx["fan_blocked"][i_F], _now_and_then(stall_F, u_FU, at_seconds)
+    )
 
 
 def _fan_stop(fx: Effects, i_F: Int, x_F: F64, u_FU: F64, at_seconds: float) -> None:
@@ -127,19 +128,38 @@ def _sudden(_fx: Effects, _i: Int, _x: F64, _u: F64, _at: float) -> None:
 KINDS: Final[dict[str, FailureKind]] = {
     kind.name: kind
     for kind in (
-        FailureKind("fan_bearing", _fan_bearing, ("fan_vibration_g", "fan_speed_rpm"),
-                    (60, 330), 1.6, needs_fan=True),
-        FailureKind("fan_stop", _fan_stop, ("fan_speed_rpm", "temperature_celsius"),
-                    (25, 120), 0.7, needs_fan=True),
+        FailureKind(
+            "fan_bearing",
+            _fan_bearing,
+            ("fan_vibration_g", "fan_speed_rpm"),
+            (60, 330),
+            1.6,
+            needs_fan=True,
+        ),
+        FailureKind(
+            "fan_stop",
+            _fan_stop,
+            ("fan_speed_rpm", "temperature_celsius"),
+            (25, 120),
+            0.7,
+            needs_fan=True,
+        ),
         FailureKind("dust", _dust, ("temperature_celsius", "fan_duty_ratio"), (90, 480), 0.8),
         FailureKind("paste_pumpout", _paste_pumpout, ("temperature_celsius",), (80, 420), 1.4),
         FailureKind("vrm_capacitor", _vrm_capacitor, ("vrm_ripple_volts",), (50, 330), 1.5),
-        FailureKind("memory_decay", _memory_decay, ("ecc_corrected_total",), (50, 330), 1.4,
-                    needs_ecc=True),
+        FailureKind(
+            "memory_decay", _memory_decay, ("ecc_corrected_total",), (50, 330), 1.4, needs_ecc=True
+        ),
         FailureKind("pcie_link", _pcie_link, ("pcie_link_width",), (30, 240), 0.8),
         FailureKind("detach", _detach, ("temperature_celsius",), (25, 210), 1.1),
-        FailureKind("psu_sag", _psu_sag, ("vrm_voltage_volts", "vrm_ripple_volts"),
-                    (60, 300), 0.5, whole_rig=True),
+        FailureKind(
+            "psu_sag",
+            _psu_sag,
+            ("vrm_voltage_volts", "vrm_ripple_volts"),
+            (60, 300),
+            0.5,
+            whole_rig=True,
+        ),
         FailureKind("sudden", _sudden, (), (0, 0), 0.7),
     )
 }

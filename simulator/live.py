@@ -23,8 +23,12 @@ class SimulatedRig:
     def __init__(self, story: Story, node: str) -> None:
         self._world = World(story, (node,))
         self._heads = [
-            {"device": card.device, "index": card.index, "vendor": card.card_model.vendor,
-             "model": card.model}
+            {
+                "device": card.device,
+                "index": card.index,
+                "vendor": card.card_model.vendor,
+                "model": card.model,
+            }
             for card in self._world.cards
         ]
 
@@ -46,6 +50,7 @@ class SimulatedRig:
         for head, row, state in zip(self._heads, rows, sample.state_D.tolist(), strict=True):
             del row[_RATE]
             readings = (None if value != value else value for value in row)
-            devices.append({**head, "state": STATES[state],
-                            **dict(zip(_NAMES, readings, strict=True))})
+            devices.append(
+                {**head, "state": STATES[state], **dict(zip(_NAMES, readings, strict=True))}
+            )
         return devices

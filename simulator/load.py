@@ -19,11 +19,18 @@ def _jobs(rng: np.random.Generator, duration_seconds: float, service: bool) -> F
         if busy:
             level = rng.uniform(0.15, 0.8) if service else min(rng.normal(0.95, 0.06), 1.0)
             jitter = rng.uniform(0.05, 0.2) if service else rng.uniform(0.002, 0.04)
-            jobs.append([
-                at, max(level, 0.1), rng.uniform(0.65, 1.0), jitter,
-                rng.choice([0.0, 0.3, 0.7, 1.0]), np.exp(rng.uniform(3.5, 7.5)),
-                rng.uniform(0.01, 0.2), rng.uniform(0, 3600),
-            ])
+            jobs.append(
+                [
+                    at,
+                    max(level, 0.1),
+                    rng.uniform(0.65, 1.0),
+                    jitter,
+                    rng.choice([0.0, 0.3, 0.7, 1.0]),
+                    np.exp(rng.uniform(3.5, 7.5)),
+                    rng.uniform(0.01, 0.2),
+                    rng.uniform(0, 3600),
+                ]
+            )
             at += float(np.clip(np.exp(rng.normal(np.log(6000), 1.0)), 300, 60_000))
             busy = rng.random() < 0.5
         else:
@@ -36,8 +43,9 @@ def _jobs(rng: np.random.Generator, duration_seconds: float, service: bool) -> F
 class Load:
     """Utilisation of D cards as a function of time alone."""
 
-    def __init__(self, story: Story, nodes: Sequence[str], names: Sequence[str],
-                 node_D: Int) -> None:
+    def __init__(
+        self, story: Story, nodes: Sequence[str], names: Sequence[str], node_D: Int
+    ) -> None:
         plans: list[F64] = []
         shared: dict[int, tuple[F64, float]] = {}
         for name, node in zip(names, node_D.tolist(), strict=True):

@@ -25,8 +25,9 @@ def room_celsius(rig: RigConstants, at_seconds: float) -> F64:
     hours = at_seconds / 3600.0
     daily_N = np.cos((hours - rig.daily_phase_N) * (2 * np.pi / 24.0))
     wander_N = np.sin(at_seconds / rig.wander_seconds_NW + rig.wander_phase_NW).sum(axis=1)
-    air_N: F64 = (rig.room_celsius_N + rig.daily_celsius_N * daily_N
-                  + rig.wander_celsius_N * wander_N)
+    air_N: F64 = (
+        rig.room_celsius_N + rig.daily_celsius_N * daily_N + rig.wander_celsius_N * wander_N
+    )
     return air_N
 
 
@@ -51,7 +52,8 @@ class Machine:
     def per_node(self, values_D: F64) -> F64:
         """Sum over the cards of each rig [N]."""
         sums_N: F64 = np.bincount(  # floats when it is given weights
-            self.node_D, weights=values_D, minlength=self._nodes).astype(np.float64, copy=False)
+            self.node_D, weights=values_D, minlength=self._nodes
+        ).astype(np.float64, copy=False)
         return sums_N
 
     def settle(self, fx: Effects, work_D: F64, room_D: F64, alive_D: Bool) -> None:
@@ -59,8 +61,7 @@ class Machine:
         for _ in range(90):
             self._step(40.0, fx, work_D, room_D, alive_D)
 
-    def advance(self, seconds: float, fx: Effects, work_D: F64, room_D: F64,
-                alive_D: Bool) -> None:
+    def advance(self, seconds: float, fx: Effects, work_D: F64, room_D: F64, alive_D: Bool) -> None:
         """Move on by ``seconds``. ``work_D`` is load (0–1), ``room_D`` °C before the inlet."""
         if seconds <= 0:
             return
@@ -103,11 +104,14 @@ class Machine:
         sink_share_D = -np.expm1(-seconds / (c.sink_seconds_D * thickness_D))
         self.sink_D = np.minimum(self.sink_D + (sink_goal_D - self.sink_D) * sink_share_D, 105.0)
         die_goal_D = self.power_D * c.paste_resistance_D * fx["paste_factor"]
-        self.die_over_sink_D = self.die_over_sink_D + (
-            np.minimum(die_goal_D, 45.0) - self.die_over_sink_D) * die_share
+        self.die_over_sink_D = (
+            self.die_over_sink_D + (np.minimum(die_goal_D, 45.0) - self.die_over_sink_D) * die_share
+        )
         memory_goal_D = c.memory_rise_D * self.load_D * fx["pad_factor"]
-        self.memory_over_sink_D = self.memory_over_sink_D + (
-            np.minimum(memory_goal_D, 40.0) - self.memory_over_sink_D) * memory_share
+        self.memory_over_sink_D = (
+            self.memory_over_sink_D
+            + (np.minimum(memory_goal_D, 40.0) - self.memory_over_sink_D) * memory_share
+        )
 
     def _turn_fans(self, fan_share_D: F64, fx: Effects, celsius_D: F64, alive_D: Bool) -> None:
         c = self._card

@@ -28,8 +28,13 @@ SPREADS: Final[dict[Domain, Spread]] = {
     "wide": Spread(card=1.5, world=1.8),
 }
 
-_ALWAYS = ("temperature_celsius", "temperature_rate_celsius_per_second", "power_watts",
-           "pcie_link_width", "pcie_link_width_max")
+_ALWAYS = (
+    "temperature_celsius",
+    "temperature_rate_celsius_per_second",
+    "power_watts",
+    "pcie_link_width",
+    "pcie_link_width_max",
+)
 
 
 def sensors_of(card: Card, rig: Rig) -> frozenset[str]:
@@ -90,7 +95,8 @@ class CardConstants:
         self.lanes_D = np.array(lanes, dtype=np.float64)
         available = [sensors_of(card, rig) for card, rig in zip(cards, rig_D, strict=True)]
         self.missing_SD: Bool = np.array(
-            [[name not in has for has in available] for name in SIGNAL_NAMES])
+            [[name not in has for has in available] for name in SIGNAL_NAMES]
+        )
         self.temperature_step_D = np.array([m.temperature_step_celsius for m in models])
 
     def _heat(self, draw: _Draw, models: list[CardModel], wear_D: F64) -> None:

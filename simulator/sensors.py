@@ -18,9 +18,15 @@ UNIFORMS: Final = 8
 _STEPS_PER_UNIT: Final[dict[str, float]] = {
     # Resolution: NVML gives whole degrees and per cent; ADC and accelerometer bursts are
     # averaged; a spectrum of two seconds has lines half a hertz apart.
-    "memory_temperature_celsius": 1, "fan_speed_rpm": 1, "fan_duty_ratio": 100,
-    "fan_vibration_hertz": 2, "fan_vibration_g": 1000, "vrm_voltage_volts": 1000,
-    "vrm_ripple_volts": 10_000, "power_watts": 10, "utilization_ratio": 100,
+    "memory_temperature_celsius": 1,
+    "fan_speed_rpm": 1,
+    "fan_duty_ratio": 100,
+    "fan_vibration_hertz": 2,
+    "fan_vibration_g": 1000,
+    "vrm_voltage_volts": 1000,
+    "vrm_ripple_volts": 10_000,
+    "power_watts": 10,
+    "utilization_ratio": 100,
     "ambient_celsius": 16,
 }
 _HUM_HERTZ: Final = 50.0  # what the spectrum shows beside a fan that stands still
@@ -60,8 +66,9 @@ def resolution(cards: CardConstants) -> F64:
     return steps_SD
 
 
-def count_errors(counters: Counters, seconds: float, cards: CardConstants, fx: Effects,
-                 z_KD: F64, u_UD: F64) -> None:
+def count_errors(
+    counters: Counters, seconds: float, cards: CardConstants, fx: Effects, z_KD: F64, u_UD: F64
+) -> None:
     """Add the ECC events of the last ``seconds``."""
     hours = seconds / 3600.0
     mean_D = (cards.corrected_per_hour_D + fx["corrected_per_hour"]) * hours
@@ -73,9 +80,18 @@ def count_errors(counters: Counters, seconds: float, cards: CardConstants, fx: E
         counters.uncorrected_D[zero_D] = 0.0
 
 
-def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64, fx: Effects,
-         utilization_D: F64, jitter_D: F64, counters: Counters, first_D: Int,
-         z_KD: F64) -> F64:
+def read(
+    machine: Machine,
+    cards: CardConstants,
+    rigs: RigConstants,
+    room_D: F64,
+    fx: Effects,
+    utilization_D: F64,
+    jitter_D: F64,
+    counters: Counters,
+    first_D: Int,
+    z_KD: F64,
+) -> F64:
     """What the sensors say before gaps and glitches, in full resolution [S, D].
 
     ``first_D`` is the first card of each card's rig: what the rig has once shares its noise.
@@ -107,8 +123,11 @@ def read(machine: Machine, cards: CardConstants, rigs: RigConstants, room_D: F64
 
     amperes_D = m.power_D / 12.0
     rig_amperes_D = (m.per_node(amperes_D) + 10.0)[m.node_D]
-    drop_D = (rigs.supply_ohms_N[m.node_D] * fx["supply_resistance_factor"] * rig_amperes_D
-              + c.cable_ohms_D * amperes_D + fx["rail_sag_volts"])
+    drop_D = (
+        rigs.supply_ohms_N[m.node_D] * fx["supply_resistance_factor"] * rig_amperes_D
+        + c.cable_ohms_D * amperes_D
+        + fx["rail_sag_volts"]
+    )
     drop_D = np.minimum(drop_D, 2.5)  # below that a supply has long switched itself off
     rail_D = rigs.supply_volts_N[m.node_D] - drop_D + 0.006 * z_KD[5]
     core_D = c.core_volts_D * (1.0 - 0.03 * m.load_D - 0.03 * drop_D) + 0.001 * z_KD[5]

@@ -128,8 +128,15 @@ def demo_story(rigs: int = 16, cards: int = 8, seed: int = 7, site: str = "demo"
         if kind == "memory_decay":
             special[r, c] = "RTX A6000"
         node = rig_name(r)
-        failures.append(Failure(device_name(seed, site, node, c), node, kind,
-                                failed * _MINUTE, (failed - onset) * _MINUTE))
+        failures.append(
+            Failure(
+                device_name(seed, site, node, c),
+                node,
+                kind,
+                failed * _MINUTE,
+                (failed - onset) * _MINUTE,
+            )
+        )
     machines = tuple(
         Rig(rig_name(r), adc=r % 3 != 1 or r == 1, accelerometer=r % 4 != 2, inlet=r % 5 != 4)
         for r in range(rigs)
@@ -139,9 +146,16 @@ def demo_story(rigs: int = 16, cards: int = 8, seed: int = 7, site: str = "demo"
         for r, rig in enumerate(machines)
         for c in range(cards)
     )
-    return Story(site, seed, 240 * _MINUTE, machines, devices, tuple(failures),
-                 _demo_episodes(devices, {f.node for f in failures}),
-                 training_nodes=(rig_name(0),))
+    return Story(
+        site,
+        seed,
+        240 * _MINUTE,
+        machines,
+        devices,
+        tuple(failures),
+        _demo_episodes(devices, {f.node for f in failures}),
+        training_nodes=(rig_name(0),),
+    )
 
 
 def _demo_episodes(devices: tuple[Card, ...], sick_nodes: set[str]) -> tuple[Episode, ...]:
@@ -163,7 +177,8 @@ def _demo_episodes(devices: tuple[Card, ...], sick_nodes: set[str]) -> tuple[Epi
         return cards[int(share * (len(cards) - 1))]
 
     return (
-        rig("air_conditioning", 0, 85, 70, 0.5), rig("air_conditioning", 1, 86, 70, 0.5),
+        rig("air_conditioning", 0, 85, 70, 0.5),
+        rig("air_conditioning", 1, 86, 70, 0.5),
         one("load_step", pick(healthy, 0.35), 100, 30, 1.0),
         one("ecc_burst", pick(counting, 0.6), 118, 2, 0.5),
         one("sensor_glitch", pick(healthy, 0.8), 126, 1, 0.5),

@@ -34,9 +34,16 @@ OK: Final = STATES.index("ok")
 LOST: Final = STATES.index("lost")
 UNRESPONSIVE: Final = STATES.index("unresponsive")
 
-_GLITCHING = ("temperature_celsius", "memory_temperature_celsius", "fan_speed_rpm",
-              "fan_vibration_g", "vrm_ripple_volts", "vrm_voltage_volts", "power_watts",
-              "ambient_celsius")
+_GLITCHING = (
+    "temperature_celsius",
+    "memory_temperature_celsius",
+    "fan_speed_rpm",
+    "fan_vibration_g",
+    "vrm_ripple_volts",
+    "vrm_voltage_volts",
+    "power_watts",
+    "ambient_celsius",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,10 @@ class World:
         rig_of = {rig.node: rig for rig in story.rigs}
         for node in wanted:
             if node not in rig_of:
-                raise ConfigError(f"the story has no node {node!r}; it has {story.nodes[0]!r} "
-                                  f"to {story.nodes[-1]!r}")
+                raise ConfigError(
+                    f"the story has no node {node!r}; it has {story.nodes[0]!r} "
+                    f"to {story.nodes[-1]!r}"
+                )
         number = {node: n for n, node in enumerate(wanted)}
         self.cards = tuple(card for card in story.devices if card.node in number)
         node_D = [number[card.node] for card in self.cards]
@@ -124,10 +133,16 @@ class World:
             keys = [f.node if kind.whole_rig else f.device for f in group]
             failed_F = np.array([f.failed_at_seconds for f in group])
             traits_FU = uniforms(story.seed, f"failure {name}", keys, 8)
-            self._failing.append(_Failing(
-                kind, np.array([self._index[f.device] for f in group]),
-                failed_F - np.array([f.ramp_seconds for f in group]), failed_F,
-                traits_FU, shapes(traits_FU)))
+            self._failing.append(
+                _Failing(
+                    kind,
+                    np.array([self._index[f.device] for f in group]),
+                    failed_F - np.array([f.ramp_seconds for f in group]),
+                    failed_F,
+                    traits_FU,
+                    shapes(traits_FU),
+                )
+            )
         # How a failing read looks: no answer in time, an empty answer, or no card at all.
         self._manner_D = uniforms(story.seed, "manner", names, 1)[:, 0]
 
@@ -160,8 +175,18 @@ class World:
         machine.advance(seconds, fx, work_D, room_D, alive_D)
         self._last = at_seconds
         count_errors(self._counters, seconds, self._card, fx, z_KD, u_UD)
-        values_SD = read(machine, self._card, self._rig, room_D, fx, utilization_D, jitter_D,
-                         self._counters, self._first_D, z_KD)
+        values_SD = read(
+            machine,
+            self._card,
+            self._rig,
+            room_D,
+            fx,
+            utilization_D,
+            jitter_D,
+            self._counters,
+            self._first_D,
+            z_KD,
+        )
         self._glitch(values_SD)
         values_SD = np.rint(values_SD * self._steps_SD) / self._steps_SD
         values_SD[self._card.missing_SD] = np.nan
@@ -175,12 +200,20 @@ class World:
             if active.size:
                 onset_F, traits_FU = group.onset_F[active], group.traits_FU[active]
                 share_F = (at_seconds - onset_F) / (group.failed_F[active] - onset_F)
-                group.kind.apply(self._fx, group.card_F[active], share_F ** group.shape_F[active],
-                                 traits_FU, at_seconds)
+                group.kind.apply(
+                    self._fx,
+                    group.card_F[active],
+                    share_F ** group.shape_F[active],
+                    traits_FU,
+                    at_seconds,
+                )
         while self._waiting and self._waiting[-1].start_seconds <= at_seconds:
             self._running.append(self._begin(self._waiting.pop()))
-        self._running = [r for r in self._running if at_seconds
-                         < r.episode.start_seconds + r.episode.duration_seconds]
+        self._running = [
+            r
+            for r in self._running
+            if at_seconds < r.episode.start_seconds + r.episode.duration_seconds
+        ]
         for running in self._running:
             episode = running.episode
             into = at_seconds - episode.start_seconds
@@ -191,10 +224,10 @@ class World:
         cards = here if episode.device is None else [self._index[episode.device]]
         key = f"{episode.device or episode.node} {episode.start_seconds}"
         stream = generator(self._seed, "glitch", key)
-        rows = [ROW[name] for name in _GLITCHING
-                if not self._card.missing_SD[ROW[name], cards[0]]]
-        return _Running(episode, np.array(cards), stream, int(stream.choice(rows)),
-                        int(stream.integers(3)))
+        rows = [ROW[name] for name in _GLITCHING if not self._card.missing_SD[ROW[name], cards[0]]]
+        return _Running(
+            episode, np.array(cards), stream, int(stream.choice(rows)), int(stream.integers(3))
+        )
 
     def _glitch(self, values_SD: F64) -> None:
         """A sensor that reads nothing, nought or nonsense for a while."""
@@ -209,8 +242,9 @@ class World:
                     nonsense = values_SD[row, cards] * running.stream.uniform(0.3, 1.8)
                     values_SD[row, cards] = np.clip(nonsense, SIGNALS[row].low, SIGNALS[row].high)
 
-    def _gaps(self, at_seconds: float, seconds: float, alive_D: Bool, values_SD: F64,
-              u_UD: F64) -> Sample:
+    def _gaps(
+        self, at_seconds: float, seconds: float, alive_D: Bool, values_SD: F64, u_UD: F64
+    ) -> Sample:
         """Take away what is not read, not sent or not there any more."""
         fx, node_D = self._fx, self._machine.node_D
         chance_D = -np.expm1(fx["hangs_per_hour"] * (-min(seconds, 60.0) / 3600.0))

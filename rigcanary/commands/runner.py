@@ -29,7 +29,9 @@ def main(
     from runner.settings import RunnerSettings
 
     overrides: dict[str, Any] = {
-        "port": port, "state_dir": state, "host": host,
+        "port": port,
+        "state_dir": state,
+        "host": host,
         "nodes": [_node(text) for text in node] or None,
     }
     settings = load(RunnerSettings, process="runner", config_file=config, overrides=overrides)

@@ -68,8 +68,15 @@ def main(
     from simulator.fleet import FleetSpec
 
     spec = FleetSpec(
-        rigs=rigs, cards=cards, days=days, seed=seed, failure_share=failure_share,
-        interval_seconds=interval, domain=domain.value, site=site, move_share=move_share,
+        rigs=rigs,
+        cards=cards,
+        days=days,
+        seed=seed,
+        failure_share=failure_share,
+        interval_seconds=interval,
+        domain=domain.value,
+        site=site,
+        move_share=move_share,
         kinds=tuple(kind or ()),
     )
     columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -78,17 +85,26 @@ def main(
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=1.0)
         summary = write_fleet(
-            spec, out, form.value, force=force,
+            spec,
+            out,
+            form.value,
+            force=force,
             progress=lambda share: bar.update(task, completed=share),
         )
     seconds = time.monotonic() - began
     if as_json:
-        answer = {"out": str(out), **dataclasses.asdict(summary), "seconds": round(seconds, 3),
-                  "device_days_per_minute": round(summary.device_days * 60 / seconds, 1)}
+        answer = {
+            "out": str(out),
+            **dataclasses.asdict(summary),
+            "seconds": round(seconds, 3),
+            "device_days_per_minute": round(summary.device_days * 60 / seconds, 1),
+        }
         print(json.dumps(answer))
         return
-    print(f"{out}: {summary.rows:,} rows of {summary.devices} cards, "
-          f"{summary.device_days:.1f} device-days, {summary.failures} failures "
-          f"in {seconds:.0f} s")
+    print(
+        f"{out}: {summary.rows:,} rows of {summary.devices} cards, "
+        f"{summary.device_days:.1f} device-days, {summary.failures} failures "
+        f"in {seconds:.0f} s"
+    )
     for name, count in summary.by_kind.items():
         print(f"  {name:<16}{count:>5}")

@@ -19,8 +19,11 @@ def main(
     out: Annotated[Path, typer.Option("--out", metavar="MODEL", help="Folder to write.")],
     validation: Annotated[
         list[Path] | None,
-        typer.Option("--validation", metavar="DATASET", help="Validate on this set instead of a "
-                     "part of DATASET; may be given several times."),
+        typer.Option(
+            "--validation",
+            metavar="DATASET",
+            help="Validate on this set instead of a part of DATASET; may be given several times.",
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="At most this many.")] = 14,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of split, windows, weights.")] = 0,
@@ -28,12 +31,16 @@ def main(
         int, typer.Option("--windows", min=200, help="Training windows to draw, at most.")
     ] = 40_000,
     split: Annotated[
-        str, typer.Option("--split", help="device+time: validate on other cards, later; "
-                                          "device: on other cards.")
+        str,
+        typer.Option(
+            "--split", help="device+time: validate on other cards, later; device: on other cards."
+        ),
     ] = "device+time",
     validation_days: Annotated[
-        float, typer.Option("--validation-days", min=1,
-                            help="Device-days to walk for the thresholds, at most.")
+        float,
+        typer.Option(
+            "--validation-days", min=1, help="Device-days to walk for the thresholds, at most."
+        ),
     ] = 1000.0,
     origin: Annotated[
         str, typer.Option("--origin", help="What the data are, for the model card.")
@@ -51,8 +58,13 @@ def main(
     if split not in ("device", "device+time"):
         raise ConfigError(f"--split {split}: device+time or device")
     options = TrainOptions(
-        seed=seed, max_windows=windows, time_share=0.6 if split == "device+time" else None,
-        validation_days=validation_days, origin=origin, fit=FitOptions(epochs=epochs, seed=seed))
+        seed=seed,
+        max_windows=windows,
+        time_share=0.6 if split == "device+time" else None,
+        validation_days=validation_days,
+        origin=origin,
+        fit=FitOptions(epochs=epochs, seed=seed),
+    )
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -65,6 +77,8 @@ def main(
     print(f"{out}: {card['version']}, trained on {card['trained_on']}")
     for name, policy in card["policies"].items():
         for at in policy["validation"]:
-            print(f"  {name:<20} budget {at['false_alarm_budget_per_device_day']:<6g} recall "
-                  f"{at['event_recall']:.2f}  precision {at['precision']:.2f}  threshold "
-                  f"{at['threshold']:.4f}")
+            print(
+                f"  {name:<20} budget {at['false_alarm_budget_per_device_day']:<6g} recall "
+                f"{at['event_recall']:.2f}  precision {at['precision']:.2f}  threshold "
+                f"{at['threshold']:.4f}"
+            )

@@ -29,10 +29,18 @@ def main(
     from stream.settings import WorkerSettings
 
     settings = load(
-        WorkerSettings, process="worker", config_file=config,
+        WorkerSettings,
+        process="worker",
+        config_file=config,
         overrides={
-            "kafka": kafka, "profile": profile, "state": state, "web_port": web_port,
-            "web_host": web_host, "model": model, "instance": instance, "dry_run": dry_run,
+            "kafka": kafka,
+            "profile": profile,
+            "state": state,
+            "web_port": web_port,
+            "web_host": web_host,
+            "model": model,
+            "instance": instance,
+            "dry_run": dry_run,
         },
     )
     if show_config:

@@ -57,12 +57,18 @@ def create_app(service: Service, token: TokenCheck, verifier: WebhookVerifier) -
     ) -> None:
         if given is None or not token(given.credentials):
             raise HTTPException(
-                401, "a bearer token is needed: Authorization: Bearer TOKEN, from the file that "
-                "the runner names at its start", {"WWW-Authenticate": "Bearer"},
+                401,
+                "a bearer token is needed: Authorization: Bearer TOKEN, from the file that "
+                "the runner names at its start",
+                {"WWW-Authenticate": "Bearer"},
             )
 
     app = FastAPI(
-        title="rigcanary runner", version="1", lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="rigcanary runner",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         description="Runs training jobs and moves them off failing cards.",
     )
     app.add_middleware(Limits, count=lambda status: service.metrics.requests.labels(status).inc())
@@ -109,11 +115,26 @@ def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:
     async def docs() -> HTMLResponse:
         return HTMLResponse(PAGE)
 
-    @router.post("/v1/webhooks", responses={
-        401: {"description": "wrong or stale signature"}, 422: {"description": "unusable body"},
-    }, openapi_extra={"requestBody": {"required": True, "content": {"application/json": {
-        "schema": {"type": "object", "title": "Standard Webhooks body: type, timestamp, data"},
-    }}}})
+    @router.post(
+        "/v1/webhooks",
+        responses={
+            401: {"description": "wrong or stale signature"},
+            422: {"description": "unusable body"},
+        },
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {
+                        "schema": {
+                            "type": "object",
+                            "title": "Standard Webhooks body: type, timestamp, data",
+                        },
+                    }
+                },
+            }
+        },
+    )
     async def webhooks(request: Request) -> WebhookReply:
         """A decision, signed as Standard Webhooks 1.0.0 says; a repeated id changes nothing."""
         raw = await request.body()
@@ -235,7 +256,8 @@ def make_job(request: JobRequest, state_dir: Path, now_ms: int) -> Job:
         trainer=request.trainer.model_dump() if request.trainer else None,
         world_size=request.world_size,
         checkpoint_dir=request.checkpoint_dir or str(folder),
-        nodes=tuple(request.constraints.nodes), devices=tuple(request.constraints.devices),
+        nodes=tuple(request.constraints.nodes),
+        devices=tuple(request.constraints.devices),
         prefer=tuple(request.constraints.prefer),
     )
     return Job(id=job_id, spec=spec, created_ms=now_ms)

@@ -30,12 +30,20 @@ def launches(job: Job, job_dir: Path) -> list[Launch]:
         }
         if _is_nvidia(place):
             environment["CUDA_VISIBLE_DEVICES"] = place.device or ""
-        result.append(Launch(
-            job_id=job.id, job_dir=job_dir, generation=job.generation, rank=rank,
-            world_size=job.spec.world_size, place=place,
-            command=job.spec.command or trainer_command(job.spec.trainer or {}),
-            checkpoint_dir=checkpoint_dir, progress_file=progress_file, environment=environment,
-        ))
+        result.append(
+            Launch(
+                job_id=job.id,
+                job_dir=job_dir,
+                generation=job.generation,
+                rank=rank,
+                world_size=job.spec.world_size,
+                place=place,
+                command=job.spec.command or trainer_command(job.spec.trainer or {}),
+                checkpoint_dir=checkpoint_dir,
+                progress_file=progress_file,
+                environment=environment,
+            )
+        )
     return result
 
 

@@ -38,8 +38,13 @@ class Engine:
     """The open jobs and migrations of one runner."""
 
     def __init__(
-        self, settings: RunnerSettings, store: Store, launcher: Launcher, metrics: Metrics,
-        clock_ms: Callable[[], int], seed: int | None = None,
+        self,
+        settings: RunnerSettings,
+        store: Store,
+        launcher: Launcher,
+        metrics: Metrics,
+        clock_ms: Callable[[], int],
+        seed: int | None = None,
     ) -> None:
         self._settings = settings
         self.store = store
@@ -99,7 +104,8 @@ class Engine:
     def jobs_on(self, node: str, device: str | None) -> list[Job]:
         """The jobs that have a process on that card or node."""
         return [
-            j for j in self.jobs.values()
+            j
+            for j in self.jobs.values()
             if j.state in ACTIVE and not j.cancelled and j.sits_on(node, device)
         ]
 
@@ -180,11 +186,19 @@ class Engine:
         del self._runs[job.id]
         self.metrics.job_ends.labels(kind_of(job, ended)).inc()
         job = after_exit(
-            job, ended, now, jitter=self._random.random(),
+            job,
+            ended,
+            now,
+            jitter=self._random.random(),
             last_output=self._launcher.log_tail(self.job_dir(job.id), 0),
         )
-        log.info("job %s (%s): %s%s", job.id, job.spec.name, job.state,
-                 f": {job.error}" if job.error else "")
+        log.info(
+            "job %s (%s): %s%s",
+            job.id,
+            job.spec.name,
+            job.state,
+            f": {job.error}" if job.error else "",
+        )
         self._put(job)
 
     def _read_progress(self, job: Job, *, to_the_end: bool = False) -> Job:
@@ -198,8 +212,12 @@ class Engine:
             self._points.setdefault(job.id, []).extend(points)
             last = points[-1]
             job = replace(
-                job, step=last.step, loss=last.loss, progress_ms=last.at_ms,
-                best_step=max(job.best_step, last.step), reported_generation=job.generation,
+                job,
+                step=last.step,
+                loss=last.loss,
+                progress_ms=last.at_ms,
+                best_step=max(job.best_step, last.step),
+                reported_generation=job.generation,
                 failures=0 if last.step > job.best_step else job.failures,
             )
         self.jobs[job.id] = job
@@ -228,9 +246,12 @@ class Engine:
     def _facts(self, migration: Migration, job: Job, now: int) -> Facts:
         alive = job.id in self._runs  # until its end has been judged
         return Facts(
-            now_ms=now, job_state=job.state, alive=alive,
+            now_ms=now,
+            job_state=job.state,
+            alive=alive,
             on_device=job.sits_on(migration.node, migration.device),
-            generation=job.generation, places=job.places,
+            generation=job.generation,
+            places=job.places,
             free_places=self._find_places(job, healthy_places(job, migration)),
             clean=job.exit_code == 0,
             progressed=job.going(now, self._settle_ms()),
@@ -246,8 +267,13 @@ class Engine:
             return False
         now = self.clock_ms()
         job = job.to(
-            JobState.STARTING, places=places, generation=job.generation + 1, progress_offset=0,
-            started_ms=job.started_ms or now, launched_ms=now, error=None,
+            JobState.STARTING,
+            places=places,
+            generation=job.generation + 1,
+            progress_offset=0,
+            started_ms=job.started_ms or now,
+            launched_ms=now,
+            error=None,
             exit_code=None,
         )
         self._put(job)

@@ -34,7 +34,10 @@ ALERT_CAUSE: Final = "threshold"
 """An alert rule is a threshold that somebody else watches."""
 WITHOUT_EFFECT: Final = frozenset({"test.ping", "breaker.opened", "breaker.closed"})
 TYPES: Final = WITHOUT_EFFECT | {
-    "migration.requested", "migration.withdrawn", "device.quarantined", "device.released",
+    "migration.requested",
+    "migration.withdrawn",
+    "device.quarantined",
+    "device.released",
 }
 
 
@@ -114,9 +117,7 @@ class Intake:
         node = self._node_name(data)
         now = self._engine.clock_ms()
         if isinstance(data, MigrationRequested):
-            return self._request(
-                node, data.device, data.episode_id, data.cause, "webhook", sent_ms
-            )
+            return self._request(node, data.device, data.episode_id, data.cause, "webhook", sent_ms)
         if isinstance(data, MigrationWithdrawn):
             return self._withdraw(node, data)
         if kind == "device.quarantined":
@@ -127,7 +128,12 @@ class Intake:
         return self._withdraw_open(node, data.device)
 
     def _request(
-        self, node: str, device: str | None, episode_id: str, cause: str, source: str,
+        self,
+        node: str,
+        device: str | None,
+        episode_id: str,
+        cause: str,
+        source: str,
         sent_ms: int | None,
     ) -> list[Migration]:
         if self._store.migrations_of(node, device, episode_id):
@@ -140,8 +146,13 @@ class Intake:
         jobs: list[Job | None] = [*self._engine.jobs_on(node, device)]
         for job in jobs or [None]:
             migration = Migration(
-                id=f"mig-{uuid.uuid4().hex[:12]}", episode_id=episode_id, node=node,
-                device=device, cause=cause, source=source, requested_ms=now,
+                id=f"mig-{uuid.uuid4().hex[:12]}",
+                episode_id=episode_id,
+                node=node,
+                device=device,
+                cause=cause,
+                source=source,
+                requested_ms=now,
                 job=None if job is None else job.id,
                 generation=0 if job is None else job.generation,
                 from_places=() if job is None else job.places,
@@ -158,11 +169,21 @@ class Intake:
         known = self._store.migrations_of(node, data.device, data.episode_id)
         if not known:
             # It overtook its request, which must find it here and have no effect.
-            return self._save([Migration(
-                id=f"mig-{uuid.uuid4().hex[:12]}", episode_id=data.episode_id, node=node,
-                device=data.device, cause="predicted", source="webhook", requested_ms=now,
-                state=MigrationState.WITHDRAWN, completed_ms=now,
-            )])
+            return self._save(
+                [
+                    Migration(
+                        id=f"mig-{uuid.uuid4().hex[:12]}",
+                        episode_id=data.episode_id,
+                        node=node,
+                        device=data.device,
+                        cause="predicted",
+                        source="webhook",
+                        requested_ms=now,
+                        state=MigrationState.WITHDRAWN,
+                        completed_ms=now,
+                    )
+                ]
+            )
         changed = []
         for stored in known:
             current = self._engine.migrations.get(stored.id, stored)
@@ -195,9 +216,7 @@ class Intake:
         known |= {Place(c.node, c.device) for c in self._engine.cordons}
         target = find_target(alert.labels, self._engine.nodes(), known)
         if target.node is None:
-            return AlertReply(
-                fingerprint=fingerprint, status="ignored", detail=target.problem
-            ), []
+            return AlertReply(fingerprint=fingerprint, status="ignored", detail=target.problem), []
         reply = AlertReply(
             fingerprint=fingerprint, status="accepted", node=target.node, device=target.device
         )

@@ -37,7 +37,8 @@ class Limits:
             return
         if max(announced, len(body)) > MAX_BODY_BYTES:
             too_large = JSONResponse(
-                {"detail": f"the body is over {MAX_BODY_BYTES} bytes"}, 413,
+                {"detail": f"the body is over {MAX_BODY_BYTES} bytes"},
+                413,
                 {"connection": "close"},
             )
             await too_large(scope, receive, counted_send)

@@ -38,10 +38,15 @@ class Constraints(BaseModel):
 class JobRequest(BaseModel):
     """A job to run: either a ``command`` (no shell) or the built-in ``trainer``."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [
-        {"name": "chars", "trainer": {"steps": 3000}, "constraints": {"nodes": ["rig001"]}},
-        {"name": "mine", "command": ["python", "train.py"], "checkpoint_dir": "/data/mine"},
-    ]})
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"name": "chars", "trainer": {"steps": 3000}, "constraints": {"nodes": ["rig001"]}},
+                {"name": "mine", "command": ["python", "train.py"], "checkpoint_dir": "/data/mine"},
+            ]
+        },
+    )
 
     name: Text
     command: list[Annotated[str, Field(max_length=131072)]] | None = Field(

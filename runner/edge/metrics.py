@@ -33,8 +33,10 @@ class Metrics:
             "rigcanary_runner_migrations", "Migrations ended.", ["cause", "outcome"], registry=r
         )
         self.migration_seconds = Histogram(
-            "rigcanary_runner_migration_seconds", "From request to completion, with a job.",
-            buckets=MIGRATION_SECONDS, registry=r,
+            "rigcanary_runner_migration_seconds",
+            "From request to completion, with a job.",
+            buckets=MIGRATION_SECONDS,
+            registry=r,
         )
         self.webhooks = Counter(
             "rigcanary_runner_webhooks", "Webhooks received.", ["type", "outcome"], registry=r

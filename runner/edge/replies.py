@@ -25,9 +25,7 @@ class JobOut(BaseModel):
 
     id: str
     name: str
-    state: Literal[
-        "queued", "starting", "running", "stopping", "completed", "failed", "cancelled"
-    ]
+    state: Literal["queued", "starting", "running", "stopping", "completed", "failed", "cancelled"]
     node: str | None
     device: str | None
     step: int | None
@@ -51,18 +49,28 @@ class JobOut(BaseModel):
         first = job.places[0] if job.places else None
         spec = job.spec
         return cls(
-            id=job.id, name=spec.name, state=job.state.value,
-            node=first.node if first else None, device=first.device if first else None,
-            step=job.step, loss=job.loss, progress_at=to_rfc3339(job.progress_ms),
-            generation=job.generation, places=_places(job.places),
+            id=job.id,
+            name=spec.name,
+            state=job.state.value,
+            node=first.node if first else None,
+            device=first.device if first else None,
+            step=job.step,
+            loss=job.loss,
+            progress_at=to_rfc3339(job.progress_ms),
+            generation=job.generation,
+            places=_places(job.places),
             command=list(spec.command) if spec.command else None,
             trainer=dict(spec.trainer) if spec.trainer is not None else None,
-            world_size=spec.world_size, checkpoint_dir=spec.checkpoint_dir,
+            world_size=spec.world_size,
+            checkpoint_dir=spec.checkpoint_dir,
             constraints=Constraints(
                 nodes=list(spec.nodes), devices=list(spec.devices), prefer=list(spec.prefer)
             ),
-            created_at=to_rfc3339(job.created_ms) or "", started_at=to_rfc3339(job.started_ms),
-            ended_at=to_rfc3339(job.ended_ms), exit_code=job.exit_code, error=job.error,
+            created_at=to_rfc3339(job.created_ms) or "",
+            started_at=to_rfc3339(job.started_ms),
+            ended_at=to_rfc3339(job.ended_ms),
+            exit_code=job.exit_code,
+            error=job.error,
         )
 
 
@@ -79,8 +87,12 @@ class PointOut(BaseModel):
     @classmethod
     def of(cls, point: Point) -> "PointOut":
         return cls(
-            at=to_rfc3339(point.at_ms) or "", step=point.step, loss=point.loss, node=point.node,
-            device=point.device, generation=point.generation,
+            at=to_rfc3339(point.at_ms) or "",
+            step=point.step,
+            loss=point.loss,
+            node=point.node,
+            device=point.device,
+            generation=point.generation,
         )
 
 
@@ -113,20 +125,30 @@ class MigrationOut(BaseModel):
 
     @classmethod
     def of(cls, m: Migration) -> "MigrationOut":
-        rank = next(
-            (i for i, p in enumerate(m.from_places) if p.touches(m.node, m.device)), 0
-        )
+        rank = next((i for i, p in enumerate(m.from_places) if p.touches(m.node, m.device)), 0)
         return cls(
-            id=m.id, episode_id=m.episode_id, device=m.device, node=m.node, cause=m.cause,
-            source="alert" if m.source == "alert" else "webhook", state=m.state.value, job=m.job,
-            to=_place(m.to_places, rank), **{"from": _place(m.from_places, rank)},
+            id=m.id,
+            episode_id=m.episode_id,
+            device=m.device,
+            node=m.node,
+            cause=m.cause,
+            source="alert" if m.source == "alert" else "webhook",
+            state=m.state.value,
+            job=m.job,
+            to=_place(m.to_places, rank),
+            **{"from": _place(m.from_places, rank)},
             requested_at=to_rfc3339(m.requested_ms) or "",
             completed_at=to_rfc3339(m.completed_ms),
             steps=[
-                StepOut.model_validate({
-                    "step": s.name, "outcome": s.outcome, "at": to_rfc3339(s.at_ms),
-                    "detail": s.detail,
-                }) for s in m.steps
+                StepOut.model_validate(
+                    {
+                        "step": s.name,
+                        "outcome": s.outcome,
+                        "at": to_rfc3339(s.at_ms),
+                        "detail": s.detail,
+                    }
+                )
+                for s in m.steps
             ],
             error=m.error,
         )

@@ -42,10 +42,17 @@ def build(settings: RunnerSettings) -> tuple[uvicorn.Server, Service]:
     secret = settings.webhook_secret or read_or_make(state / WEBHOOK_SECRET_FILE, make=True)
     service = Service(settings, metrics)
     app = create_app(service, TokenCheck(token), WebhookVerifier(secret))
-    server = uvicorn.Server(uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="on", ws="none",
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    ))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            ws="none",
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+        )
+    )
 
     def end() -> None:
         server.should_exit = True
@@ -61,7 +68,8 @@ def serve(settings: RunnerSettings) -> int:
         ConfigError: when the port is taken or another runner uses the state folder.
     """
     logging.basicConfig(
-        stream=sys.stderr, level=settings.log_level.upper(),
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -74,9 +82,12 @@ def serve(settings: RunnerSettings) -> int:
         server, service = build(settings)
         port = listener.getsockname()[1]
         log.info(
-            "runner at http://%s:%d, token file %s", settings.host, port,
+            "runner at http://%s:%d, token file %s",
+            settings.host,
+            port,
             (settings.state_dir / TOKEN_FILE).absolute(),
         )
+
         def end(_number: int, _frame: FrameType | None) -> None:
             # Before uvicorn listens to signals; and after, when it raises them once more.
             server.should_exit = True

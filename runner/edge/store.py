@@ -112,7 +112,8 @@ class Store:
         """Those that have not ended, oldest first."""
         rows = self._db.execute(
             "SELECT body FROM jobs WHERE state NOT IN (SELECT value FROM json_each(?)) "
-            "ORDER BY created_ms, id", (json.dumps(sorted(ENDED)),),
+            "ORDER BY created_ms, id",
+            (json.dumps(sorted(ENDED)),),
         )
         return [records.job_from_json(body) for (body,) in rows]
 
@@ -122,8 +123,16 @@ class Store:
         self._db.execute(
             "INSERT INTO migrations VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET state = excluded.state, body = excluded.body",
-            (m.id, m.requested_ms, m.state, m.node, m.device or "", m.episode_id, m.job or "",
-             records.migration_to_json(m)),
+            (
+                m.id,
+                m.requested_ms,
+                m.state,
+                m.node,
+                m.device or "",
+                m.episode_id,
+                m.job or "",
+                records.migration_to_json(m),
+            ),
         )
 
     def migrations(self, limit: int) -> list[Migration]:
@@ -137,7 +146,8 @@ class Store:
         """Those that are not done, oldest first."""
         rows = self._db.execute(
             "SELECT body FROM migrations WHERE state NOT IN (SELECT value FROM json_each(?)) "
-            "ORDER BY requested_ms, rowid", (json.dumps(sorted(DONE)),),
+            "ORDER BY requested_ms, rowid",
+            (json.dumps(sorted(DONE)),),
         )
         return [records.migration_from_json(body) for (body,) in rows]
 
@@ -215,7 +225,8 @@ class Store:
         key = (node, device or "")
         self._db.execute(
             "INSERT INTO releases VALUES (?, ?, ?) ON CONFLICT (node, device) DO UPDATE "
-            "SET sent_ms = max(sent_ms, excluded.sent_ms)", (*key, sent_ms),
+            "SET sent_ms = max(sent_ms, excluded.sent_ms)",
+            (*key, sent_ms),
         )
         return self._db.execute(
             "DELETE FROM cordons WHERE node = ? AND device = ? AND sent_ms <= ?", (*key, sent_ms)
@@ -239,13 +250,16 @@ class Store:
     def _insert(self, job_id: str, first: int, points: Iterable[Point]) -> None:
         self._db.executemany(
             "INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(job_id, first + i, p.at_ms, p.step, p.loss, p.node, p.device, p.generation)
-             for i, p in enumerate(points)],
+            [
+                (job_id, first + i, p.at_ms, p.step, p.loss, p.node, p.device, p.generation)
+                for i, p in enumerate(points)
+            ],
         )
 
     def progress(self, job_id: str) -> list[Point]:
         rows = self._db.execute(
             "SELECT at_ms, step, loss, node, device, generation FROM progress WHERE job = ? "
-            "ORDER BY seq", (job_id,),
+            "ORDER BY seq",
+            (job_id,),
         )
         return [Point(*row) for row in rows]

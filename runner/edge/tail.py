@@ -36,8 +36,11 @@ def read_progress(
                     break
                 for line in block[:end].splitlines():
                     point = parse(
-                        line, now_ms=now_ms, node=job.places[0].node,
-                        device=job.places[0].device, generation=job.generation,
+                        line,
+                        now_ms=now_ms,
+                        node=job.places[0].node,
+                        device=job.places[0].device,
+                        generation=job.generation,
                     )
                     if point is None:
                         bad += 1

@@ -35,14 +35,21 @@ def nodes(engine: Engine) -> list[NodeOut]:
                 reasons.setdefault(cordon.device, []).append(cordon.reason)
         cards = [*devices, *(d for d in reasons if d is not None and d not in devices)]
         here = [(j.id, p) for j in running for p in j.places if p.node == name]
-        result.append(NodeOut(
-            node=name, cordoned=None in reasons, reasons=reasons.get(None, []),
-            devices=[
-                CardOut(
-                    device=d, cordoned=d in reasons, reasons=reasons.get(d, []),
-                    jobs=[job_id for job_id, p in here if p.device == d],
-                ) for d in cards
-            ],
-            jobs=sorted({job_id for job_id, _ in here}),
-        ))
+        result.append(
+            NodeOut(
+                node=name,
+                cordoned=None in reasons,
+                reasons=reasons.get(None, []),
+                devices=[
+                    CardOut(
+                        device=d,
+                        cordoned=d in reasons,
+                        reasons=reasons.get(d, []),
+                        jobs=[job_id for job_id, p in here if p.device == d],
+                    )
+                    for d in cards
+                ],
+                jobs=sorted({job_id for job_id, _ in here}),
+            )
+        )
     return result

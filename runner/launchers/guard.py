@@ -170,7 +170,7 @@ class Guard:
 def main(arguments: list[str]) -> int:
     """Run one command under guard; the exit file says how it went."""
     run_dir, generation, rank, grace = Path(arguments[0]), *arguments[1:4]
-    command = arguments[arguments.index("--") + 1:]
+    command = arguments[arguments.index("--") + 1 :]
     exit_file = run_dir / f"exit-{generation}-{rank}.json"
     lock = take_lock(run_dir / f"lock-{rank}")
     if lock is None:
@@ -188,8 +188,12 @@ def main(arguments: list[str]) -> int:
     output, child_output = os.pipe2(os.O_CLOEXEC)
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=child_output, stderr=subprocess.STDOUT,
-            start_new_session=True, pass_fds=(lock,),
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=child_output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(lock,),
             preexec_fn=lambda: _die_with_parent(parent),  # noqa: PLW1509  one thread only
         )
     except (OSError, subprocess.SubprocessError) as failure:
@@ -197,15 +201,19 @@ def main(arguments: list[str]) -> int:
         write_atomically(exit_file, {"returncode": None, "asked": False, "error": error})
         return 1
     os.close(child_output)
-    write_atomically(run_dir / f"run-{rank}.json", {
-        "generation": int(generation), "guard": parent, "guard_ticks": start_ticks(parent),
-        "pid": child.pid, "ticks": start_ticks(child.pid),
-    })
+    write_atomically(
+        run_dir / f"run-{rank}.json",
+        {
+            "generation": int(generation),
+            "guard": parent,
+            "guard_ticks": start_ticks(parent),
+            "pid": child.pid,
+            "ticks": start_ticks(child.pid),
+        },
+    )
     guard = Guard(child, output, float(grace), log)
     returncode = guard.run()
-    write_atomically(
-        exit_file, {"returncode": returncode, "asked": guard.asked, "error": None}
-    )
+    write_atomically(exit_file, {"returncode": returncode, "asked": guard.asked, "error": None})
     return 0
 
 

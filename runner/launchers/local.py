@@ -51,16 +51,26 @@ class LocalLauncher:
         )
         environment |= launch.environment
         arguments = [
-            sys.executable, "-I", "-S", str(GUARD), str(launch.job_dir), str(launch.generation),
-            str(launch.rank), str(self._grace_seconds), "--", *launch.command,
+            sys.executable,
+            "-I",
+            "-S",
+            str(GUARD),
+            str(launch.job_dir),
+            str(launch.generation),
+            str(launch.rank),
+            str(self._grace_seconds),
+            "--",
+            *launch.command,
         ]
         guard = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=environment, start_new_session=True,
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
-        return LocalRun(
-            launch.job_dir, launch.generation, launch.rank, self._grace_seconds, guard
-        )
+        return LocalRun(launch.job_dir, launch.generation, launch.rank, self._grace_seconds, guard)
 
     def recover(self, job_dir: Path, generation: int, rank: int) -> "LocalRun":
         """What an earlier runner may have started: its guard is already stopping it."""
@@ -81,7 +91,11 @@ class LocalRun:
     """One guarded process; without a guard of our own it is one from before our life."""
 
     def __init__(
-        self, job_dir: Path, generation: int, rank: int, grace_seconds: float,
+        self,
+        job_dir: Path,
+        generation: int,
+        rank: int,
+        grace_seconds: float,
         guard: "subprocess.Popen[bytes] | None",
     ) -> None:
         self._job_dir = job_dir
@@ -98,7 +112,8 @@ class LocalRun:
         if self._exit is None:
             self._end_stuck()
             gone = (
-                self._guard.poll() is not None if self._guard is not None
+                self._guard.poll() is not None
+                if self._guard is not None
                 else lock_is_free(self._job_dir / f"lock-{self._rank}")
             )
             if gone:
@@ -106,10 +121,14 @@ class LocalRun:
                 self._clean_up_after_guard()
                 self._exit = self._read_exit()
             elif self._kills > MAX_KILLS:
-                self._exit = Exit(None, asked=True, error=(
-                    f"something that rank {self._rank} started does not end; see who holds "
-                    f"{self._job_dir / f'lock-{self._rank}'}"
-                ))
+                self._exit = Exit(
+                    None,
+                    asked=True,
+                    error=(
+                        f"something that rank {self._rank} started does not end; see who holds "
+                        f"{self._job_dir / f'lock-{self._rank}'}"
+                    ),
+                )
         return self._exit
 
     def stop(self) -> None:

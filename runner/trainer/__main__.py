@@ -58,8 +58,12 @@ class Reporter:
         self._due = time.monotonic() + REPORT_SECONDS
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {
-            "at": at, "step": step, "loss": round(loss, 6), "node": self._node,
-            "device": self._device, "generation": self._generation,
+            "at": at,
+            "step": step,
+            "loss": round(loss, 6),
+            "node": self._node,
+            "device": self._device,
+            "generation": self._generation,
         }
         self._file.write(json.dumps(line).encode() + b"\n")
 

@@ -115,7 +115,7 @@ def _decode(data: bytes, step: int) -> Checkpoint:
     head, newline, body = data.partition(b"\n")
     if not newline or not head.startswith(MAGIC):
         raise ValueError("not a checkpoint")
-    if hashlib.sha256(body).hexdigest().encode() != head[len(MAGIC):]:
+    if hashlib.sha256(body).hexdigest().encode() != head[len(MAGIC) :]:
         raise ValueError("its checksum does not agree")
     with np.load(io.BytesIO(body), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

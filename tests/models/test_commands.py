@@ -9,8 +9,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "rigcanary", *arguments], capture_output=True,
-                          text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "rigcanary", *arguments], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ def test_a_false_episode_that_reaches_into_the_true_period_does_not_catch():
     alarms = [F - m * MIN for m in range(260, 100, -1)]
     assert count(card(), alarms) == Count(false=1)
     assert count(card(), [F - m * MIN for m in range(260, 10, -1)]) == Count(
-        false=1, lead_ms=20 * MIN)
+        false=1, lead_ms=20 * MIN
+    )
 
 
 def test_a_caught_failure_may_have_late_and_false_episodes_too():
@@ -78,8 +79,9 @@ def test_an_unjudged_failure_is_neither_caught_nor_late():
 
 def minutes(first, last, failed=None, moved=None):
     minute = np.arange(first, last, dtype=np.int64)
-    return DeviceMinutes("d", "n", minute, np.ones((len(minute), 1), np.float32),
-                         Outcome(failed, "k", moved))
+    return DeviceMinutes(
+        "d", "n", minute, np.ones((len(minute), 1), np.float32), Outcome(failed, "k", moved)
+    )
 
 
 def test_judged_needs_sixty_minute_rows_before_the_last_five_minutes():

@@ -15,11 +15,21 @@ T0 = 1_767_225_600  # 2026-01-01T00:00:00Z
 
 def frame(minutes=3, devices=("a", "b")):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame([
-        {"ts": T0 + m * 60 + s, "node": f"n-{d}", "device": d, "state": "ok",
-         "temperature_celsius": 60 + rng.normal(), "ecc_corrected_total": None}
-        for d in devices for m in range(minutes) for s in (1, 21, 41)
-    ])
+    table = pd.DataFrame(
+        [
+            {
+                "ts": T0 + m * 60 + s,
+                "node": f"n-{d}",
+                "device": d,
+                "state": "ok",
+                "temperature_celsius": 60 + rng.normal(),
+                "ecc_corrected_total": None,
+            }
+            for d in devices
+            for m in range(minutes)
+            for s in (1, 21, 41)
+        ]
+    )
     return table.sample(frac=1, random_state=1)
 
 
@@ -35,8 +45,11 @@ def read(folder):
 
 
 def rfc3339(table):
-    return table.assign(ts=pd.to_datetime(table["ts"], unit="s", utc=True).map(
-        lambda t: t.isoformat().replace("+00:00", "Z")))
+    return table.assign(
+        ts=pd.to_datetime(table["ts"], unit="s", utc=True).map(
+            lambda t: t.isoformat().replace("+00:00", "Z")
+        )
+    )
 
 
 def write(folder, form, table):
@@ -48,10 +61,12 @@ def write(folder, form, table):
         table.to_parquet(folder / "telemetry.parquet")
     elif form == "parquet timestamps":
         table.assign(ts=pd.to_datetime(table["ts"], unit="s", utc=True)).to_parquet(
-            folder / "telemetry.parquet")
+            folder / "telemetry.parquet"
+        )
     elif form == "parquet naive":
         table.assign(ts=pd.to_datetime(table["ts"], unit="s")).to_parquet(
-            folder / "telemetry.parquet")
+            folder / "telemetry.parquet"
+        )
     elif form == "folder":
         (folder / "telemetry").mkdir()
         half = len(table) // 2
@@ -59,8 +74,14 @@ def write(folder, form, table):
         rfc3339(table[half:]).to_csv(folder / "telemetry" / "two.csv", index=False)
 
 
-FORMS = ["csv seconds", "csv rfc3339", "parquet seconds", "parquet timestamps", "parquet naive",
-         "folder"]
+FORMS = [
+    "csv seconds",
+    "csv rfc3339",
+    "parquet seconds",
+    "parquet timestamps",
+    "parquet naive",
+    "folder",
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -74,7 +95,8 @@ def test_every_form_gives_the_same_minute_rows(folder, form):
     assert (devices["a"].rows_MC[:, COLUMN_INDEX["samples"]] == 3).all()
     mine = table[(table["device"] == "b") & (table["ts"] < T0 + 60)]["temperature_celsius"]
     assert devices["b"].rows_MC[0, COLUMN_INDEX["temperature_celsius_mean"]] == pytest.approx(
-        mine.mean(), abs=1e-3)
+        mine.mean(), abs=1e-3
+    )
     assert np.isnan(devices["a"].rows_MC[:, COLUMN_INDEX["ecc_corrected_total_last"]]).all()
 
 
@@ -100,8 +122,9 @@ def test_states_and_unknown_columns(folder):
     table = frame(1, ("a",)).assign(state=["lost", "sulking", None], colour="red")
     table.to_csv(folder / "telemetry.csv", index=False)
     row = read(folder)["a"].rows_MC[0]
-    assert [row[COLUMN_INDEX[f"samples_{s}"]] for s in ("ok", "lost", "unresponsive", "unknown")
-            ] == [1, 1, 0, 1]
+    assert [
+        row[COLUMN_INDEX[f"samples_{s}"]] for s in ("ok", "lost", "unresponsive", "unknown")
+    ] == [1, 1, 0, 1]
 
 
 def test_without_a_state_column_all_samples_are_ok(folder):
@@ -110,10 +133,14 @@ def test_without_a_state_column_all_samples_are_ok(folder):
 
 
 def test_minute_rows_stand_in_for_telemetry_and_the_last_one_wins(folder):
-    table = pd.DataFrame({
-        "minute": pd.to_datetime([T0, T0 + 60, T0], unit="s", utc=True), "node": "n",
-        "device": "a", **{c: [1.0, 2.0, 3.0] for c in COLUMNS},
-    })
+    table = pd.DataFrame(
+        {
+            "minute": pd.to_datetime([T0, T0 + 60, T0], unit="s", utc=True),
+            "node": "n",
+            "device": "a",
+            **{c: [1.0, 2.0, 3.0] for c in COLUMNS},
+        }
+    )
     table.to_parquet(folder / "minutes.parquet")
     device = read(folder)["a"]
     assert device.minute_M.tolist() == [T0 // 60, T0 // 60 + 1]
@@ -135,7 +162,8 @@ def test_minutes_in_which_the_rig_spoke_without_the_card_are_empty_rows(folder):
 def test_outcomes_and_what_ends_with_them(folder):
     (folder / "failures.csv").write_text(
         "device,failed_at,kind\n"
-        f"a,{T0 + 150},dust\na,2026-01-01T09:00:00Z,other\nb,2026-01-01T00:30:00Z,\n")
+        f"a,{T0 + 150},dust\na,2026-01-01T09:00:00Z,other\nb,2026-01-01T00:30:00Z,\n"
+    )
     (folder / "moves.csv").write_text(f"device,moved_at\nb,{T0 + 120}\n")
     outcomes = read_outcomes(folder)
     assert outcomes["a"].failed_ms == (T0 + 150) * 1000
@@ -160,12 +188,21 @@ def test_a_move_after_the_failure_does_not_censor_it(folder):
         ({"failures.csv": "device,kind\n"}, "column failed_at is missing"),
         ({"failures.csv": "device,failed_at\na,yesterday\n"}, "'yesterday' is no time stamp"),
         ({"failures.csv": "device,failed_at\n"}, "neither telemetry.parquet"),
-        ({"failures.csv": "device,failed_at\n", "telemetry.csv": "time,device\n1,a\n"},
-         "column ts is missing"),
-        ({"failures.csv": "device,failed_at\n", "telemetry.csv": "ts,device\nsoon,a\n"},
-         "'soon' is no time stamp"),
-        ({"failures.csv": "device,failed_at\n",
-          "telemetry.csv": "ts,device,temperature_celsius\n1767225600,a,hot\n"}, "cannot read it"),
+        (
+            {"failures.csv": "device,failed_at\n", "telemetry.csv": "time,device\n1,a\n"},
+            "column ts is missing",
+        ),
+        (
+            {"failures.csv": "device,failed_at\n", "telemetry.csv": "ts,device\nsoon,a\n"},
+            "'soon' is no time stamp",
+        ),
+        (
+            {
+                "failures.csv": "device,failed_at\n",
+                "telemetry.csv": "ts,device,temperature_celsius\n1767225600,a,hot\n",
+            },
+            "cannot read it",
+        ),
         ({"failures.csv": "device,failed_at\n", "telemetry.parquet": "no"}, "as Parquet"),
         ({"failures.csv": "device,failed_at\n", "minutes.parquet": "no"}, "as Parquet"),
     ],

@@ -19,8 +19,14 @@ def healthy(minutes: int = 60) -> np.ndarray:
     rows = np.full((minutes, C), np.nan, np.float32)
     rows[:, [COLUMN_INDEX[c] for c in ("samples", "samples_ok")]] = 12
     rows[:, [i for c, i in COLUMN_INDEX.items() if c.startswith("samples_") and "ok" not in c]] = 0
-    values = {"temperature_celsius": 65, "power_watts": 200, "vrm_ripple_volts": 0.04,
-              "fan_speed_rpm": 2000, "fan_vibration_g": 0.1, "ambient_celsius": 24}
+    values = {
+        "temperature_celsius": 65,
+        "power_watts": 200,
+        "vrm_ripple_volts": 0.04,
+        "fan_speed_rpm": 2000,
+        "fan_vibration_g": 0.1,
+        "ambient_celsius": 24,
+    }
     for name, value in values.items():
         for statistic in ("mean", "min", "max"):
             rows[:, COLUMN_INDEX[f"{name}_{statistic}"]] = value
@@ -33,9 +39,14 @@ def feature(x_BTF: np.ndarray, name: str) -> np.ndarray:
     return x_BTF[0, :, FEATURES.index(name)]
 
 
-@given(hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.sampled_from([1, 2, 60]), st.just(C)),
-                  elements=st.one_of(st.sampled_from(ODD), st.floats(-1e6, 1e6, width=32)),
-                  fill=st.sampled_from(ODD)))
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 2), st.sampled_from([1, 2, 60]), st.just(C)),
+        elements=st.one_of(st.sampled_from(ODD), st.floats(-1e6, 1e6, width=32)),
+        fill=st.sampled_from(ODD),
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_always_finite_and_bounded(rows):
     x = features(rows)
@@ -110,7 +121,8 @@ def test_a_worse_cooler_raises_thermal_resistance_but_load_does_not():
 def test_counters_step_between_minutes_and_resets_are_not_errors():
     rows = healthy()
     first, last, increase, count = (
-        COLUMN_INDEX[f"ecc_corrected_total_{s}"] for s in ("first", "last", "increase", "count"))
+        COLUMN_INDEX[f"ecc_corrected_total_{s}"] for s in ("first", "last", "increase", "count")
+    )
     rows[:, [first, last]] = 100
     rows[:, increase] = 0
     rows[:, count] = 12

@@ -40,16 +40,24 @@ def write_fleet(folder, seed, cards=24):
         if c % 2:
             ripple *= 1 + 3 * np.clip((ts - ts[-1] + 4800) / 4800, 0, 1)
             failures.append((f"s{seed}c{c}", ts[-1] + 15, "vrm_capacitor"))
-        frames.append(pd.DataFrame({
-            "ts": ts, "node": f"n{c}", "device": f"s{seed}c{c}",
-            "temperature_celsius": 60 + 5 * rng.random() + rng.standard_normal(len(ts)),
-            "power_watts": 200 + 20 * rng.standard_normal(len(ts)),
-            "vrm_ripple_volts": ripple, "fan_speed_rpm": 2000 + 30 * rng.standard_normal(len(ts)),
-        }))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "ts": ts,
+                    "node": f"n{c}",
+                    "device": f"s{seed}c{c}",
+                    "temperature_celsius": 60 + 5 * rng.random() + rng.standard_normal(len(ts)),
+                    "power_watts": 200 + 20 * rng.standard_normal(len(ts)),
+                    "vrm_ripple_volts": ripple,
+                    "fan_speed_rpm": 2000 + 30 * rng.standard_normal(len(ts)),
+                }
+            )
+        )
     folder.mkdir()
     pd.concat(frames).to_parquet(folder / "telemetry.parquet")
     pd.DataFrame(failures, columns=["device", "failed_at", "kind"]).to_csv(
-        folder / "failures.csv", index=False)
+        folder / "failures.csv", index=False
+    )
     return folder
 
 
@@ -63,8 +71,12 @@ def other_fleet(tmp_path_factory):
     return write_fleet(tmp_path_factory.mktemp("other") / "set", 2, cards=10)
 
 
-OPTIONS = TrainOptions(max_windows=1500, time_share=None, origin="simulated data only",
-                       fit=FitOptions(epochs=4, learning_rate=4e-3))
+OPTIONS = TrainOptions(
+    max_windows=1500,
+    time_share=None,
+    origin="simulated data only",
+    fit=FitOptions(epochs=4, learning_rate=4e-3),
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +112,9 @@ def test_the_card_says_what_the_model_is(model):
     assert set(card["policies"]) == set(POLICIES)
     for policy in card["policies"].values():
         assert [v["false_alarm_budget_per_device_day"] for v in policy["validation"]] == [
-            0.033, 0.003]
+            0.033,
+            0.003,
+        ]
 
 
 def test_a_rising_ripple_is_seen_and_explained(other_fleet, predictor):
@@ -149,8 +163,17 @@ def test_wrong_windows_are_refused(predictor):
 
 
 FROZEN = {
-    "name", "role", "false_alarm_budget_per_device_day", "event_recall", "precision",
-    "false_alarms_per_device_day", "late", "lead_minutes", "by_kind", "curve", "ci95",
+    "name",
+    "role",
+    "false_alarm_budget_per_device_day",
+    "event_recall",
+    "precision",
+    "false_alarms_per_device_day",
+    "late",
+    "lead_minutes",
+    "by_kind",
+    "curve",
+    "ci95",
 }
 
 
@@ -160,14 +183,18 @@ def test_what_evaluate_prints(judged):
     assert (result["devices"], result["failures"], result["unjudged"]) == (10, 5, 0)
     assert set(result["window"]) == {"average_precision", "roc_auc", "brier", "ece"}
     assert [(p["name"], p["false_alarm_budget_per_device_day"]) for p in result["policies"]] == [
-        (name, budget) for budget in (0.033, 1.0) for name in POLICIES]
+        (name, budget) for budget in (0.033, 1.0) for name in POLICIES
+    ]
     for policy in result["policies"]:
         assert set(policy) >= FROZEN
         assert set(policy["lead_minutes"]) == {"median", "p10"}
         assert policy["by_kind"]["vrm_capacitor"]["failures"] == 5
         assert policy["curve"]
         assert set(policy["curve"][0]) == {
-            "false_alarms_per_device_day", "event_recall", "threshold"}
+            "false_alarms_per_device_day",
+            "event_recall",
+            "threshold",
+        }
     served = [p for p in result["policies"] if p["role"] == "served"]
     assert {p["name"] for p in served} == {"lstm_attention"}
     never = next(p for p in result["policies"] if p["name"] == "never_alarm")
@@ -182,18 +209,28 @@ def test_anyone_can_count_again_from_the_scores(judged, other_fleet):
     scores = pq.read_table(path).to_pandas()
     assert list(scores.columns)[:5] == ["policy", "device", "at", "score", "threshold"]
     from models.counting import card_of
+
     with Fleet(other_fleet) as fleet:
         cards = {d.device: card_of(d) for d in fleet.devices()}
     for policy in result["policies"]:
-        mine = scores[(scores["policy"] == policy["name"])
-                      & (scores["false_alarm_budget_per_device_day"]
-                         == policy["false_alarm_budget_per_device_day"])]
+        mine = scores[
+            (scores["policy"] == policy["name"])
+            & (
+                scores["false_alarm_budget_per_device_day"]
+                == policy["false_alarm_budget_per_device_day"]
+            )
+        ]
         counts = []
         for device, rows in mine.groupby("device"):
             alarms = rows["at"][rows["score"] >= rows["threshold"]]
-            counts.append(count(cards[device], (alarms.astype("int64")
-                                                // (10**6 if "ns" in str(alarms.dtype) else 1)
-                                                ).tolist()))
+            counts.append(
+                count(
+                    cards[device],
+                    (
+                        alarms.astype("int64") // (10**6 if "ns" in str(alarms.dtype) else 1)
+                    ).tolist(),
+                )
+            )
         assert sum(c.false for c in counts) == policy["false_alarms"]
         assert sum(c.late for c in counts) == policy["late"]
         assert sum(c.lead_ms is not None for c in counts) == 5 * policy["event_recall"]
@@ -244,8 +281,9 @@ def test_weights_that_are_not_finite_are_not_saved():
 
 
 def test_a_loss_that_diverges_saves_nothing(fleet, tmp_path):
-    options = TrainOptions(max_windows=300, time_share=None,
-                           fit=FitOptions(epochs=2, learning_rate=float("nan")))
+    options = TrainOptions(
+        max_windows=300, time_share=None, fit=FitOptions(epochs=2, learning_rate=float("nan"))
+    )
     with pytest.raises(RigcanaryError, match="diverged"):
         train([fleet], tmp_path / "out", options)
     assert not (tmp_path / "out").exists()

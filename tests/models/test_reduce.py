@@ -32,20 +32,38 @@ def test_same_rows_as_the_stream(seed, samples, devices):
     ts, x, state = random_fleet(rng, samples, devices)
     decoded = [
         decode(
-            {"schema": TELEMETRY_SCHEMA, "site": "s", "node": "n", "boot_id": "b", "seq": i,
-             "ts": int(t) / 1000, "devices": [
-                {"device": f"d{d}", "state": STATES[state[i, d]],
-                 **{n: None if np.isnan(v) else v
-                    for n, v in zip(SIGNAL_NAMES, x[i, d].tolist(), strict=True)}}
-                for d in range(devices)]},
-            int(ts[-1]), Counter())
+            {
+                "schema": TELEMETRY_SCHEMA,
+                "site": "s",
+                "node": "n",
+                "boot_id": "b",
+                "seq": i,
+                "ts": int(t) / 1000,
+                "devices": [
+                    {
+                        "device": f"d{d}",
+                        "state": STATES[state[i, d]],
+                        **{
+                            n: None if np.isnan(v) else v
+                            for n, v in zip(SIGNAL_NAMES, x[i, d].tolist(), strict=True)
+                        },
+                    }
+                    for d in range(devices)
+                ],
+            },
+            int(ts[-1]),
+            Counter(),
+        )
         for i, t in enumerate(ts)
     ]
     device = np.tile(np.arange(devices), samples)
     order = rng.permutation(samples * devices)  # rows in any order
     table = reduce_samples(
-        device[order], np.repeat(ts, devices)[order],
-        state.reshape(-1).astype(np.uint8)[order], x.reshape(-1, len(SIGNALS))[order])
+        device[order],
+        np.repeat(ts, devices)[order],
+        state.reshape(-1).astype(np.uint8)[order],
+        x.reshape(-1, len(SIGNALS))[order],
+    )
     for minute_ms in sorted({minutes.minute_of(int(t)) for t in ts}):
         record = minutes.reduce([s for s in decoded if minutes.minute_of(s.ts_ms) == minute_ms])
         mine = table.rows_MC[table.minute_M == minute_ms // 60_000]
@@ -53,8 +71,9 @@ def test_same_rows_as_the_stream(seed, samples, devices):
 
 
 def test_no_samples():
-    table = reduce_samples(np.empty(0, int), np.empty(0, np.int64), np.empty(0, np.uint8),
-                           np.empty((0, len(SIGNALS))))
+    table = reduce_samples(
+        np.empty(0, int), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty((0, len(SIGNALS)))
+    )
     assert len(table.rows_MC) == 0
 
 
@@ -63,6 +82,7 @@ def test_a_counter_steps_within_the_minute_only():
     x[:, SIGNAL_NAMES.index("ecc_corrected_total")] = [3, 5, 1, 2, 9]
     ts = T0_MS + np.array([0, 10_000, 20_000, 30_000, 60_000])
     rows = reduce_samples(np.zeros(5, int), ts, np.zeros(5, np.uint8), x).rows_MC
-    columns = [COLUMN_INDEX[f"ecc_corrected_total_{s}"]
-               for s in ("first", "last", "increase", "count")]
+    columns = [
+        COLUMN_INDEX[f"ecc_corrected_total_{s}"] for s in ("first", "last", "increase", "count")
+    ]
     assert rows[:, columns].tolist() == [[3, 2, 3, 4], [9, 9, 0, 1]]

@@ -20,13 +20,22 @@ MIN = 60_000
 scores = st.lists(st.integers(0, 10).map(lambda v: v / 10), max_size=80).map(np.array)
 
 
-@given(scores, st.sampled_from([0.1, 0.25, 0.5, 0.8, 1.0, NEVER]),
-       st.sampled_from([Policy(), Policy(raise_scorings=1, of_scorings=1),
-                        Policy(raise_scorings=3, of_scorings=5, clear_ratio=0.3)]))
+@given(
+    scores,
+    st.sampled_from([0.1, 0.25, 0.5, 0.8, 1.0, NEVER]),
+    st.sampled_from(
+        [
+            Policy(),
+            Policy(raise_scorings=1, of_scorings=1),
+            Policy(raise_scorings=3, of_scorings=5, clear_ratio=0.3),
+        ]
+    ),
+)
 def test_fast_walk_is_the_workers_hysteresis(score, threshold, policy):
     score = score.astype(np.float64)
     np.testing.assert_array_equal(
-        FastWalk(score, policy).alarms(threshold), walk(score, threshold, policy))
+        FastWalk(score, policy).alarms(threshold), walk(score, threshold, policy)
+    )
 
 
 @given(scores, st.integers(1, 79))

@@ -64,8 +64,9 @@ def test_labels_are_half_open_at_the_instant_and_closed_at_the_horizon():
         assert positive[:, i].tolist() == expected
 
 
-@pytest.mark.parametrize("outcome", [Outcome(), Outcome(moved_ms=1000 * MIN),
-                                     Outcome(2000 * MIN, "k", 1000 * MIN)])
+@pytest.mark.parametrize(
+    "outcome", [Outcome(), Outcome(moved_ms=1000 * MIN), Outcome(2000 * MIN, "k", 1000 * MIN)]
+)
 def test_what_follows_a_move_or_the_recording_is_not_known(outcome):
     at = np.array([700, 760, 761, 985, 986]) * MIN
     positive, known = labels(at, outcome, 1000 * MIN)

@@ -99,6 +99,7 @@ class Client:
 
     def wait_job(self, job: dict[str, Any], state: str) -> dict[str, Any]:
         """The job once it is in ``state``."""
+
         def look() -> Any:
             now = self.job(job)
             return now if now["state"] == state else None
@@ -113,6 +114,7 @@ class Client:
 
     def wait_migration(self, episode_id: str, state: str = "completed") -> dict[str, Any]:
         """The one migration of an episode once it is in ``state``."""
+
         def look() -> Any:
             now = self.migration(episode_id)
             return now if now is not None and now["state"] == state else None
@@ -121,27 +123,51 @@ class Client:
         return found
 
     def webhook(
-        self, kind: str, data: dict[str, Any] | None = None, *, webhook_id: str = "msg-1",
-        sent: str = "2026-01-01T00:00:00Z", body: str | None = None, at: datetime | None = None,
+        self,
+        kind: str,
+        data: dict[str, Any] | None = None,
+        *,
+        webhook_id: str = "msg-1",
+        sent: str = "2026-01-01T00:00:00Z",
+        body: str | None = None,
+        at: datetime | None = None,
     ) -> httpx.Response:
         """Post a webhook signed by the official library."""
         text = body or json.dumps({"type": kind, "timestamp": sent, "data": data or {}})
         at = at or datetime.now(UTC)
         signature = Webhook(self.secret).sign(webhook_id, at, text)
-        return self.anybody.post("/v1/webhooks", content=text, headers={
-            "webhook-id": webhook_id, "webhook-timestamp": str(int(at.timestamp())),
-            "webhook-signature": signature,
-        })
+        return self.anybody.post(
+            "/v1/webhooks",
+            content=text,
+            headers={
+                "webhook-id": webhook_id,
+                "webhook-timestamp": str(int(at.timestamp())),
+                "webhook-signature": signature,
+            },
+        )
 
     def request_migration(
-        self, node: str, device: str | None, episode_id: str = "episode-1",
-        cause: str = "predicted", webhook_id: str | None = None, **more: Any,
+        self,
+        node: str,
+        device: str | None,
+        episode_id: str = "episode-1",
+        cause: str = "predicted",
+        webhook_id: str | None = None,
+        **more: Any,
     ) -> httpx.Response:
         """Post ``migration.requested``."""
         data = {
-            "site": "lab", "node": node, "device": device, "episode_id": episode_id,
-            "decision_id": episode_id, "cause": cause, "risk": 0.9, "risk_horizon_seconds": 3600,
-            "health_score": 20.0, "evidence": [], "observed_at": "2026-01-01T00:00:00Z",
+            "site": "lab",
+            "node": node,
+            "device": device,
+            "episode_id": episode_id,
+            "decision_id": episode_id,
+            "cause": cause,
+            "risk": 0.9,
+            "risk_horizon_seconds": 3600,
+            "health_score": 20.0,
+            "evidence": [],
+            "observed_at": "2026-01-01T00:00:00Z",
             "decided_at": "2026-01-01T00:00:01Z",
         }
         return self.webhook(
@@ -164,14 +190,21 @@ def assert_ran_once(job: dict[str, Any]) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> RunnerSettings:
-    return RunnerSettings.model_validate({
-        "port": 0, "state_dir": tmp_path / "state", "webhook_secret": SECRET, "token": TOKEN,
-        "nodes": [
-            {"name": "rig1", "devices": ["GPU-1a", "GPU-1b"]},
-            {"name": "rig2", "devices": ["GPU-2a"]},
-        ],
-        "tick_seconds": 0.05, "settle_seconds": 15, "checkpoint_grace_seconds": 20,
-    })
+    return RunnerSettings.model_validate(
+        {
+            "port": 0,
+            "state_dir": tmp_path / "state",
+            "webhook_secret": SECRET,
+            "token": TOKEN,
+            "nodes": [
+                {"name": "rig1", "devices": ["GPU-1a", "GPU-1b"]},
+                {"name": "rig2", "devices": ["GPU-2a"]},
+            ],
+            "tick_seconds": 0.05,
+            "settle_seconds": 15,
+            "checkpoint_grace_seconds": 20,
+        }
+    )
 
 
 class InThread:
@@ -242,6 +275,11 @@ def helpers() -> Any:
     from types import SimpleNamespace
 
     return SimpleNamespace(
-        tiny_trainer=tiny_trainer, wait_for=wait_for, ledger=ledger,
-        assert_ran_once=assert_ran_once, Process=Process, Client=Client, InThread=InThread,
+        tiny_trainer=tiny_trainer,
+        wait_for=wait_for,
+        ledger=ledger,
+        assert_ran_once=assert_ran_once,
+        Process=Process,
+        Client=Client,
+        InThread=InThread,
     )

@@ -19,9 +19,15 @@ def tiny(helpers: Any) -> Callable[..., list[str]]:
 class TestDoors:
     def test_people_need_the_token(self, runner: Any) -> None:
         routes = [
-            ("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("GET", "/v1/jobs/x"),
-            ("DELETE", "/v1/jobs/x"), ("GET", "/v1/jobs/x/progress"), ("GET", "/v1/nodes"),
-            ("POST", "/v1/nodes/rig1/release"), ("GET", "/v1/migrations"), ("POST", "/v1/alerts"),
+            ("GET", "/v1/jobs"),
+            ("POST", "/v1/jobs"),
+            ("GET", "/v1/jobs/x"),
+            ("DELETE", "/v1/jobs/x"),
+            ("GET", "/v1/jobs/x/progress"),
+            ("GET", "/v1/nodes"),
+            ("POST", "/v1/nodes/rig1/release"),
+            ("GET", "/v1/migrations"),
+            ("POST", "/v1/alerts"),
         ]
         for method, path in routes:
             for given in (None, "Bearer wrong", "Basic eDp5", "Bearer", "Bearer \u00e9"):
@@ -40,10 +46,17 @@ class TestDoors:
     def test_openapi_has_every_route(self, runner: Any) -> None:
         paths = runner.anybody.get("/openapi.json").json()["paths"]
         assert {(p, v) for p, verbs in paths.items() for v in verbs} >= {
-            ("/v1/webhooks", "post"), ("/v1/alerts", "post"), ("/v1/jobs", "get"),
-            ("/v1/jobs", "post"), ("/v1/jobs/{job_id}", "get"), ("/v1/jobs/{job_id}", "delete"),
-            ("/v1/jobs/{job_id}/progress", "get"), ("/v1/nodes", "get"),
-            ("/v1/nodes/{node}/release", "post"), ("/v1/migrations", "get"), ("/healthz", "get"),
+            ("/v1/webhooks", "post"),
+            ("/v1/alerts", "post"),
+            ("/v1/jobs", "get"),
+            ("/v1/jobs", "post"),
+            ("/v1/jobs/{job_id}", "get"),
+            ("/v1/jobs/{job_id}", "delete"),
+            ("/v1/jobs/{job_id}/progress", "get"),
+            ("/v1/nodes", "get"),
+            ("/v1/nodes/{node}/release", "post"),
+            ("/v1/migrations", "get"),
+            ("/healthz", "get"),
             ("/metrics", "get"),
         }
 
@@ -84,9 +97,14 @@ class TestSignatures:
         now = str(int(datetime.now(UTC).timestamp()))
         usual = {"webhook-id": "a", "webhook-timestamp": now, "webhook-signature": "v1,AAAA"}
         for headers in (
-            None, {}, {"webhook-signature": "v1"}, {"webhook-signature": "v1,%%%"},
-            {"webhook-timestamp": "nan"}, {"webhook-timestamp": "1e300"},
-            {"webhook-id": "x" * 300}, {"webhook-signature": "v2,abc="},
+            None,
+            {},
+            {"webhook-signature": "v1"},
+            {"webhook-signature": "v1,%%%"},
+            {"webhook-timestamp": "nan"},
+            {"webhook-timestamp": "1e300"},
+            {"webhook-id": "x" * 300},
+            {"webhook-signature": "v2,abc="},
         ):
             for body in (b"{}", b"\xff\xfe"):
                 sent = {} if headers is None else {**usual, **headers}
@@ -96,9 +114,14 @@ class TestSignatures:
     def test_signed_nonsense(self, runner: Any) -> None:
         request = '{"type": "migration.requested", "timestamp": "2026-01-01T00:00:00Z", "data": '
         for body in (
-            "no json", "[]", "{}", '{"type": "test.ping"}', "NaN",
+            "no json",
+            "[]",
+            "{}",
+            '{"type": "test.ping"}',
+            "NaN",
             '{"type": 1, "timestamp": "x", "data": {}}',
-            '{"type": "test.ping", "timestamp": "yesterday", "data": {}}', request + "{}}",
+            '{"type": "test.ping", "timestamp": "yesterday", "data": {}}',
+            request + "{}}",
             request + '{"node": "rig1", "device": null, "episode_id": "e", "cause": "predicted"}}',
             request + '{"node": "rig1", "device": "d", "episode_id": "e", "cause": "boredom"}}',
             request.replace("migration.requested", "device.released") + '{"node": ""}}',
@@ -126,8 +149,7 @@ class TestMoves:
         assert moved["to"] == {"rank": 0, "node": "rig2", "device": "GPU-2a"}
         assert moved["job"] == job["id"]
         assert [(s["step"], s["outcome"]) for s in moved["steps"]] == [
-            (name, "done") for name in
-            ("cordon", "place", "checkpoint", "stop", "start", "confirm")
+            (name, "done") for name in ("cordon", "place", "checkpoint", "stop", "start", "confirm")
         ]
         now = runner.wait_job(job, "running")
         assert (now["node"], now["device"], now["generation"]) == ("rig2", "GPU-2a", 2)
@@ -174,7 +196,10 @@ class TestMoves:
         assert done["completed_at"]
         node = next(n for n in runner.get("/v1/nodes") if n["node"] == "rig2")
         assert node["devices"][0] == {
-            "device": "GPU-2a", "cordoned": True, "reasons": ["predicted"], "jobs": []
+            "device": "GPU-2a",
+            "cordoned": True,
+            "reasons": ["predicted"],
+            "jobs": [],
         }
 
     def test_a_lost_node_moves_every_job_without_a_checkpoint(
@@ -213,11 +238,13 @@ class TestMoves:
             "while not stop: time.sleep(0.02)\n"
         )
         job = runner.submit(
-            command=[sys.executable, "-S", "-c", code], world_size=2,
+            command=[sys.executable, "-S", "-c", code],
+            world_size=2,
             constraints={"prefer": ["GPU-1a", "GPU-2a"]},
         )
         assert [p["device"] for p in runner.wait_job(job, "running")["places"]] == [
-            "GPU-1a", "GPU-2a"
+            "GPU-1a",
+            "GPU-2a",
         ]
         runner.request_migration("rig2", "GPU-2a")
         moved = runner.wait_migration("episode-1")
@@ -267,15 +294,26 @@ class TestMoves:
 
 def _alertmanager(labels: dict[str, str], **more: Any) -> dict[str, Any]:
     alert = {
-        "status": "firing", "labels": {"alertname": "GpuHot", **labels},
-        "annotations": {"summary": "hot"}, "startsAt": "2026-01-01T00:00:00.123456789Z",
-        "endsAt": "0001-01-01T00:00:00Z", "generatorURL": "http://prometheus/graph",
-        "fingerprint": "c6eadffa33fcdf37", **more,
+        "status": "firing",
+        "labels": {"alertname": "GpuHot", **labels},
+        "annotations": {"summary": "hot"},
+        "startsAt": "2026-01-01T00:00:00.123456789Z",
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "http://prometheus/graph",
+        "fingerprint": "c6eadffa33fcdf37",
+        **more,
     }
     return {
-        "version": "4", "groupKey": "{}:{}", "truncatedAlerts": 0, "status": alert["status"],
-        "receiver": "rigcanary", "groupLabels": {}, "commonLabels": {}, "commonAnnotations": {},
-        "externalURL": "http://alertmanager", "alerts": [alert],
+        "version": "4",
+        "groupKey": "{}:{}",
+        "truncatedAlerts": 0,
+        "status": alert["status"],
+        "receiver": "rigcanary",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "http://alertmanager",
+        "alerts": [alert],
     }
 
 
@@ -300,19 +338,44 @@ class TestAlerts:
 
     def test_grafana(self, runner: Any) -> None:
         body = {
-            "receiver": "My Super Webhook", "status": "firing", "orgId": 1, "version": "1",
-            "title": "[FIRING:2]", "state": "alerting", "message": "…", "truncatedAlerts": 0,
-            "groupKey": "{}", "groupLabels": {}, "commonLabels": {}, "commonAnnotations": {},
+            "receiver": "My Super Webhook",
+            "status": "firing",
+            "orgId": 1,
+            "version": "1",
+            "title": "[FIRING:2]",
+            "state": "alerting",
+            "message": "…",
+            "truncatedAlerts": 0,
+            "groupKey": "{}",
+            "groupLabels": {},
+            "commonLabels": {},
+            "commonAnnotations": {},
             "externalURL": "https://grafana/",
             "alerts": [
-                {"status": "firing", "labels": {"alertname": "Hot", "node": "rig2"},
-                 "annotations": {}, "startsAt": "2026-01-01T09:51:03.157076+02:00",
-                 "endsAt": "0001-01-01T00:00:00Z", "values": {"B": 44.2}, "fingerprint": "f1",
-                 "generatorURL": "https://grafana/alerting", "silenceURL": "https://grafana/s",
-                 "dashboardURL": "", "panelURL": "", "imageURL": "", "valueString": "[ ]"},
-                {"status": "firing", "labels": {"alertname": "TestAlert", "instance": "Grafana"},
-                 "annotations": {}, "startsAt": "2026-01-01T09:51:03.157076+02:00",
-                 "endsAt": "0001-01-01T00:00:00Z", "values": None, "fingerprint": "f2"},
+                {
+                    "status": "firing",
+                    "labels": {"alertname": "Hot", "node": "rig2"},
+                    "annotations": {},
+                    "startsAt": "2026-01-01T09:51:03.157076+02:00",
+                    "endsAt": "0001-01-01T00:00:00Z",
+                    "values": {"B": 44.2},
+                    "fingerprint": "f1",
+                    "generatorURL": "https://grafana/alerting",
+                    "silenceURL": "https://grafana/s",
+                    "dashboardURL": "",
+                    "panelURL": "",
+                    "imageURL": "",
+                    "valueString": "[ ]",
+                },
+                {
+                    "status": "firing",
+                    "labels": {"alertname": "TestAlert", "instance": "Grafana"},
+                    "annotations": {},
+                    "startsAt": "2026-01-01T09:51:03.157076+02:00",
+                    "endsAt": "0001-01-01T00:00:00Z",
+                    "values": None,
+                    "fingerprint": "f2",
+                },
             ],
         }
         reply = runner.http.post("/v1/alerts", json=body).json()["alerts"]
@@ -329,8 +392,12 @@ class TestAlerts:
 class TestJobs:
     def test_unusable(self, runner: Any) -> None:
         for job in (
-            {}, {"name": "x"}, {"name": "x", "command": []}, {"name": "x", "command": [""]},
-            {"name": "x", "command": ["true"], "trainer": {}}, {"name": "", "command": ["true"]},
+            {},
+            {"name": "x"},
+            {"name": "x", "command": []},
+            {"name": "x", "command": [""]},
+            {"name": "x", "command": ["true"], "trainer": {}},
+            {"name": "", "command": ["true"]},
             {"name": "x", "command": ["true"], "world_size": 0},
             {"name": "x", "trainer": {}, "world_size": 2},
             {"name": "x", "command": ["true"], "checkpoint_dir": "relative"},
@@ -342,7 +409,8 @@ class TestJobs:
             assert answer.status_code == 422, job
             assert answer.json()["detail"]
         for text in (
-            '{"name": NaN, "command": ["true"]}', '{"name": "\\ud800", "command": ["true"]}',
+            '{"name": NaN, "command": ["true"]}',
+            '{"name": "\\ud800", "command": ["true"]}',
             '{"name": "x", "trainer": {"learning_rate": Infinity}}',
         ):
             answer = runner.http.post(
@@ -394,8 +462,12 @@ class TestJobs:
             "    open(path, 'w'); print('first time'); sys.exit(3)\n"
         )
         job = runner.submit(command=[sys.executable, "-c", code])
-        helpers.wait_for(lambda: "first time" in (runner.job(job)["error"] or "")
-                         or runner.job(job)["state"] == "completed")
+        helpers.wait_for(
+            lambda: (
+                "first time" in (runner.job(job)["error"] or "")
+                or runner.job(job)["state"] == "completed"
+            )
+        )
         assert runner.wait_job(job, "completed")["generation"] == 2
 
     def test_one_open_job_a_checkpoint_folder(self, runner: Any, tiny: Any, tmp_path: Path) -> None:

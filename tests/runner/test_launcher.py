@@ -22,12 +22,20 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WA
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., LocalRun]:
     def launch(code: str, generation: int = 1, grace: float = 20) -> LocalRun:
-        return LocalLauncher(grace).start(Launch(
-            job_id="job-1", job_dir=tmp_path, generation=generation, rank=0, world_size=1,
-            place=Place("rig1", None), command=[sys.executable, "-S", "-c", code],
-            checkpoint_dir=tmp_path / "checkpoints", progress_file=tmp_path / "progress",
-            environment={"READY": str(tmp_path / "ready")},
-        ))
+        return LocalLauncher(grace).start(
+            Launch(
+                job_id="job-1",
+                job_dir=tmp_path,
+                generation=generation,
+                rank=0,
+                world_size=1,
+                place=Place("rig1", None),
+                command=[sys.executable, "-S", "-c", code],
+                checkpoint_dir=tmp_path / "checkpoints",
+                progress_file=tmp_path / "progress",
+                environment={"READY": str(tmp_path / "ready")},
+            )
+        )
 
     return launch
 
@@ -50,8 +58,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize(("code", "returncode"), [("pass", 0), ("raise SystemExit(7)", 7),
-                                                  ("import os; os.kill(os.getpid(), 9)", -9)])
+@pytest.mark.parametrize(
+    ("code", "returncode"),
+    [("pass", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9)],
+)
 def test_an_end_of_its_own(start: Any, helpers: Any, code: str, returncode: int) -> None:
     assert helpers.wait_for(start(code).poll) == Exit(returncode, asked=False)
 

@@ -24,24 +24,47 @@ from runner.placement import Place
 OLD, NEW = Place("rig1", "a"), Place("rig2", "b")
 LIMITS = Limits(checkpoint_ms=1000, confirm_ms=5000)
 REQUEST = Migration(
-    "mig-1", "episode-1", "rig1", "a", "predicted", "webhook", 0, job="job-1", generation=1,
+    "mig-1",
+    "episode-1",
+    "rig1",
+    "a",
+    "predicted",
+    "webhook",
+    0,
+    job="job-1",
+    generation=1,
     from_places=(OLD,),
 )
 RUNNING = Facts(
-    now_ms=0, job_state=JobState.RUNNING, alive=True, on_device=True, generation=1, places=(OLD,),
-    free_places=(NEW,), progressed=True,
+    now_ms=0,
+    job_state=JobState.RUNNING,
+    alive=True,
+    on_device=True,
+    generation=1,
+    places=(OLD,),
+    free_places=(NEW,),
+    progressed=True,
 )
-QUEUED = replace(
-    RUNNING, job_state=JobState.QUEUED, alive=False, on_device=False, places=()
-)
+QUEUED = replace(RUNNING, job_state=JobState.QUEUED, alive=False, on_device=False, places=())
 MOVED = replace(
-    RUNNING, job_state=JobState.STARTING, on_device=False, generation=2, places=(NEW,),
+    RUNNING,
+    job_state=JobState.STARTING,
+    on_device=False,
+    generation=2,
+    places=(NEW,),
     progressed=False,
 )
 FACTS = st.builds(
-    Facts, now_ms=st.integers(0, 20_000), job_state=st.sampled_from(JobState), alive=st.booleans(),
-    on_device=st.booleans(), generation=st.integers(1, 3), places=st.just((NEW,)),
-    free_places=st.sampled_from([None, (NEW,)]), progressed=st.booleans(), clean=st.booleans(),
+    Facts,
+    now_ms=st.integers(0, 20_000),
+    job_state=st.sampled_from(JobState),
+    alive=st.booleans(),
+    on_device=st.booleans(),
+    generation=st.integers(1, 3),
+    places=st.just((NEW,)),
+    free_places=st.sampled_from([None, (NEW,)]),
+    progressed=st.booleans(),
+    clean=st.booleans(),
 )
 
 
@@ -60,7 +83,11 @@ def outcomes(migration: Migration) -> dict[str, str]:
 def test_the_whole_way() -> None:
     stopping = replace(RUNNING, job_state=JobState.STOPPING, now_ms=10)
     done, commands = drive(
-        REQUEST, RUNNING, stopping, replace(QUEUED, now_ms=20), replace(MOVED, now_ms=30),
+        REQUEST,
+        RUNNING,
+        stopping,
+        replace(QUEUED, now_ms=20),
+        replace(MOVED, now_ms=30),
         replace(MOVED, now_ms=40, progressed=True),
     )
     assert commands == [Command.STOP, Command.STOP, None, None, None]

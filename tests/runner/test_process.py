@@ -20,8 +20,12 @@ from runner.settings import NodeSettings, RunnerSettings
 
 def rigcanary(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rigcanary", "runner", *arguments], capture_output=True, text=True,
-        env={**os.environ, **environment}, timeout=60, check=False,
+        [sys.executable, "-m", "rigcanary", "runner", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
     )
 
 
@@ -135,12 +139,18 @@ def test_a_port_that_is_taken() -> None:
 
 def test_show_config_masks_secrets(tmp_path: Path) -> None:
     config = tmp_path / "runner.toml"
-    config.write_text('port = 1234\nwebhook_secret = ["whsec_QUJD", "whsec_REVG"]\n'
-                      '[[nodes]]\nname = "rig9"\ndevices = ["GPU-9"]\n')
+    config.write_text(
+        'port = 1234\nwebhook_secret = ["whsec_QUJD", "whsec_REVG"]\n'
+        '[[nodes]]\nname = "rig9"\ndevices = ["GPU-9"]\n'
+    )
     token = tmp_path / "token"
     token.write_text("very-secret\n")
     answer = rigcanary(
-        "--config", str(config), "--state", str(tmp_path), "--show-config",
+        "--config",
+        str(config),
+        "--state",
+        str(tmp_path),
+        "--show-config",
         RIGCANARY_RUNNER_TOKEN_FILE=str(token),
     )
     assert answer.returncode == 0, answer.stderr
@@ -152,12 +162,17 @@ def test_show_config_masks_secrets(tmp_path: Path) -> None:
     assert shown["token"] == "**********"
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    ({"port": 70000}, "port"), ({"nodes": [{"name": "a b"}]}, "'a b' is not a node's name"),
-    ({"nodes": [{"name": "a"}, {"name": "a"}]}, "node 'a' stands twice"),
-    ({"host": "not-an-ip"}, "host"), ({"webhook_secret": " "}, "webhook_secret"),
-    ({"colour": "red"}, "colour: no such setting"),
-])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"port": 70000}, "port"),
+        ({"nodes": [{"name": "a b"}]}, "'a b' is not a node's name"),
+        ({"nodes": [{"name": "a"}, {"name": "a"}]}, "node 'a' stands twice"),
+        ({"host": "not-an-ip"}, "host"),
+        ({"webhook_secret": " "}, "webhook_secret"),
+        ({"colour": "red"}, "colour: no such setting"),
+    ],
+)
 def test_wrong_settings_are_named(value: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(RunnerSettings, process="runner", overrides=value, environment={"A": "b"})

@@ -61,7 +61,9 @@ EXITS = st.builds(
 
 class TestEndings:
     @given(
-        st.sampled_from(sorted(ACTIVE)), st.lists(EXITS, min_size=1, max_size=4), st.booleans(),
+        st.sampled_from(sorted(ACTIVE)),
+        st.lists(EXITS, min_size=1, max_size=4),
+        st.booleans(),
         st.integers(0, MAX_FAILURES),
     )
     def test_every_end_is_a_legal_move(
@@ -96,15 +98,22 @@ class TestEndings:
 
 
 NODES = [
-    NodeView("a", ("a0", "a1")), NodeView("b", ("b0",)), NodeView("c"),
+    NodeView("a", ("a0", "a1")),
+    NodeView("b", ("b0",)),
+    NodeView("c"),
     NodeView("d", ("d0",), cordoned=True),
 ]
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 VIEWS = st.lists(
     st.builds(
-        NodeView, NAMES, st.sampled_from([(), ("0",), ("0", "1", "2")]), st.booleans(),
+        NodeView,
+        NAMES,
+        st.sampled_from([(), ("0",), ("0", "1", "2")]),
+        st.booleans(),
         st.frozensets(st.sampled_from(["0", "1", "9"])),
-    ), max_size=4, unique_by=lambda view: view.name,
+    ),
+    max_size=4,
+    unique_by=lambda view: view.name,
 )
 PLACES = st.builds(Place, NAMES, st.sampled_from([None, "0", "1"]))
 
@@ -143,7 +152,8 @@ class TestPlacement:
 
     def test_preferred_cards_and_nodes_come_first(self) -> None:
         assert choose(NODES, 2, taken=(), prefer=["b", "a/a1"]) == (
-            Place("b", "b0"), Place("a", "a1")
+            Place("b", "b0"),
+            Place("a", "a1"),
         )
 
     def test_a_node_without_a_list_takes_any_number(self) -> None:
@@ -162,16 +172,35 @@ class TestProgress:
     def test_no_line_breaks_it(self, line: bytes) -> None:
         parse(line, now_ms=1, node="a", device=None, generation=1)
 
-    @pytest.mark.parametrize("line", [
-        "", "[]", "{}", '{"step": -1}', '{"step": true}', '{"step": 1.5}', '{"step": "1"}', "NaN",
-        "[" * 5000,
-    ])
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "",
+            "[]",
+            "{}",
+            '{"step": -1}',
+            '{"step": true}',
+            '{"step": 1.5}',
+            '{"step": "1"}',
+            "NaN",
+            "[" * 5000,
+        ],
+    )
     def test_what_is_no_report(self, line: str) -> None:
         assert parse(line.encode(), now_ms=1, node="a", device=None, generation=1) is None
 
-    @pytest.mark.parametrize("loss", [
-        "NaN", "Infinity", "-Infinity", "1e400", "true", '"2"', "9" * 400,
-    ])
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "1e400",
+            "true",
+            '"2"',
+            "9" * 400,
+        ],
+    )
     def test_a_loss_that_is_no_number_is_none(self, loss: str) -> None:
         line = f'{{"step": 3, "loss": {loss}}}'.encode()
         point = parse(line, now_ms=7, node="a", device="d", generation=2)
@@ -207,25 +236,39 @@ VIEW = [NodeView("rig1", ("GPU-1a", "GPU-1b")), NodeView("rig2"), NodeView("lab/
 
 
 class TestAlerts:
-    @pytest.mark.parametrize(("labels", "node", "device"), [
-        ({"device": "GPU-1b"}, "rig1", "GPU-1b"),
-        ({"UUID": "GPU-1b", "device": "nvidia0", "gpu": "0", "Hostname": "x"}, "rig1", "GPU-1b"),
-        ({"uuid": "GPU-1a"}, "rig1", "GPU-1a"),
-        ({"gpu": "1", "device": "nvidia1", "Hostname": "rig1"}, "rig1", "GPU-1b"),
-        ({"node": "rig1"}, "rig1", None),
-        ({"node": "rig2", "device": "GPU-new"}, "rig2", "GPU-new"),
-        ({"node": "rig3", "site": "lab"}, "lab/rig3", None),
-        ({"node": "rig1", "device": "nvidia0"}, "rig1", None),
-    ])
+    @pytest.mark.parametrize(
+        ("labels", "node", "device"),
+        [
+            ({"device": "GPU-1b"}, "rig1", "GPU-1b"),
+            (
+                {"UUID": "GPU-1b", "device": "nvidia0", "gpu": "0", "Hostname": "x"},
+                "rig1",
+                "GPU-1b",
+            ),
+            ({"uuid": "GPU-1a"}, "rig1", "GPU-1a"),
+            ({"gpu": "1", "device": "nvidia1", "Hostname": "rig1"}, "rig1", "GPU-1b"),
+            ({"node": "rig1"}, "rig1", None),
+            ({"node": "rig2", "device": "GPU-new"}, "rig2", "GPU-new"),
+            ({"node": "rig3", "site": "lab"}, "lab/rig3", None),
+            ({"node": "rig1", "device": "nvidia0"}, "rig1", None),
+        ],
+    )
     def test_matches(self, labels: dict[str, str], node: str, device: str | None) -> None:
         target = find_target(labels, VIEW, ())
         assert (target.node, target.device) == (node, device)
 
-    @pytest.mark.parametrize("labels", [
-        {}, {"alertname": "Watchdog"}, {"device": "eth0"}, {"node": "rig1", "device": "sda"},
-        {"node": "nobody"}, {"node": "rig2", "gpu": "0"},
-        {"alertname": "DatasourceNoData", "device": "GPU-1a"},
-    ])
+    @pytest.mark.parametrize(
+        "labels",
+        [
+            {},
+            {"alertname": "Watchdog"},
+            {"device": "eth0"},
+            {"node": "rig1", "device": "sda"},
+            {"node": "nobody"},
+            {"node": "rig2", "gpu": "0"},
+            {"alertname": "DatasourceNoData", "device": "GPU-1a"},
+        ],
+    )
     def test_does_not_guess(self, labels: dict[str, str]) -> None:
         target = find_target(labels, VIEW, ())
         assert target.node is None

@@ -14,11 +14,28 @@ from runner.placement import Place
 from runner.progress import Point
 
 SPEC = JobSpec("job", None, {"task": "chars"}, 2, "/tmp/x", ("a",), ("GPU-1",), ("b",))
-JOB = Job("job-1", SPEC, 5, JobState.RUNNING, places=(Place("a", "GPU-1"), Place("b", None)),
-          generation=3, step=7, loss=0.25)
+JOB = Job(
+    "job-1",
+    SPEC,
+    5,
+    JobState.RUNNING,
+    places=(Place("a", "GPU-1"), Place("b", None)),
+    generation=3,
+    step=7,
+    loss=0.25,
+)
 MIGRATION = Migration(
-    "mig-1", "e", "a", None, "node_lost", "webhook", 9, job="job-1", generation=3,
-    from_places=JOB.places, steps=(Step("cordon", "done", 9, "a"),),
+    "mig-1",
+    "e",
+    "a",
+    None,
+    "node_lost",
+    "webhook",
+    9,
+    job="job-1",
+    generation=3,
+    from_places=JOB.places,
+    steps=(Step("cordon", "done", 9, "a"),),
 )
 
 

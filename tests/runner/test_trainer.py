@@ -18,7 +18,8 @@ from runner.trainer.checkpoint import Checkpoint, CheckpointFolder
 from runner.trainer.settings import TrainerSettings
 
 ARRAYS: dict[str, npt.NDArray[Any]] = {
-    "weight/a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([0.1], np.float64),
+    "weight/a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.array([0.1], np.float64),
 }
 
 
@@ -159,8 +160,10 @@ def test_the_command_stops_on_sigterm_with_a_checkpoint(tmp_path: Path) -> None:
     """The whole program: it starts, reports, is asked to end, and goes on at the next start."""
     progress = tmp_path / "progress"
     environment = {
-        **os.environ, "RIGCANARY_CHECKPOINT_DIR": str(tmp_path / "c"),
-        "RIGCANARY_PROGRESS_FILE": str(progress), "RIGCANARY_NODE": "rig1",
+        **os.environ,
+        "RIGCANARY_CHECKPOINT_DIR": str(tmp_path / "c"),
+        "RIGCANARY_PROGRESS_FILE": str(progress),
+        "RIGCANARY_NODE": "rig1",
         "RIGCANARY_GENERATION": "4",
     }
     settings = json.dumps({"steps_per_second": 50, "checkpoint_every": 1000})
@@ -186,8 +189,10 @@ def test_the_command_stops_on_sigterm_with_a_checkpoint(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     from runner.trainer.__main__ import main
 
-    for arguments in (["--settings", '{"steps": 0}', "--checkpoint-dir", str(tmp_path)],
-                      ["--settings", "{}"]):
+    for arguments in (
+        ["--settings", '{"steps": 0}', "--checkpoint-dir", str(tmp_path)],
+        ["--settings", "{}"],
+    ):
         with pytest.raises(SystemExit) as end:
             main(arguments)
         assert end.value.code == 2

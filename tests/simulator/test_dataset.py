@@ -79,7 +79,8 @@ def test_moved_cards_are_censored(tmp_path):
     assert len(moves) + len(failures) == 6
     assert not {m["device"] for m in moves} & {f["device"] for f in failures}
     assert {f["device"] for f in failures} | {m["device"] for m in moves} == {
-        f.device for f in fleet_story(spec).failures}
+        f.device for f in fleet_story(spec).failures
+    }
     last = rows_of(tmp_path).groupby("device")["ts"].max()
     for row in moves:
         assert row["device"] not in last or last[row["device"]] < when(row["moved_at"])
@@ -109,8 +110,25 @@ def test_a_data_set_is_not_overwritten_unasked(tmp_path):
 
 def test_the_command_line(tmp_path, capsys):
     out = str(tmp_path / "fleet")
-    line = ["simulate", out, "--rigs", "2", "--cards", "2", "--days", "0.1", "--seed", "3",
-            "--failure-share", "0.5", "--interval", "30", "--format", "csv", "--json"]
+    line = [
+        "simulate",
+        out,
+        "--rigs",
+        "2",
+        "--cards",
+        "2",
+        "--days",
+        "0.1",
+        "--seed",
+        "3",
+        "--failure-share",
+        "0.5",
+        "--interval",
+        "30",
+        "--format",
+        "csv",
+        "--json",
+    ]
     assert run(line) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["devices"] == 4

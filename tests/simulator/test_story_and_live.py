@@ -28,9 +28,16 @@ def test_demo_story_has_the_agreed_shape():
     assert story.duration_seconds == 4 * 3600
     first = story.failures[0]
     assert (first.device, first.node, first.kind) == (
-        story.devices[0].device, story.nodes[0], "vrm_capacitor")
+        story.devices[0].device,
+        story.nodes[0],
+        "vrm_capacitor",
+    )
     assert [f.kind for f in story.failures] == [
-        "vrm_capacitor", "fan_bearing", "memory_decay", "detach"]
+        "vrm_capacitor",
+        "fan_bearing",
+        "memory_decay",
+        "detach",
+    ]
     for failure in story.failures:
         assert 130 * 60 <= failure.failed_at_seconds <= 230 * 60
         assert 50 * 60 <= failure.ramp_seconds <= 100 * 60
@@ -112,8 +119,9 @@ def test_the_same_in_another_process():
         "import importlib.util as u; s = u.spec_from_file_location('t', __import__('sys').argv[1]);"
         "m = u.module_from_spec(s); s.loader.exec_module(m); print(m._digest())"
     )
-    result = subprocess.run([sys.executable, "-c", code, __file__], capture_output=True,
-                            text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code, __file__], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == _digest()
 
 
@@ -144,8 +152,11 @@ def test_another_cadence_tells_the_same_story(cadence):
         got = coarse.sample(at)
         if at in wanted and at >= 300.0:
             for name, values in difference.items():
-                values += [abs(g[name] - e[name]) for g, e in zip(got, expected[at], strict=True)
-                           if g[name] is not None and e[name] is not None]
+                values += [
+                    abs(g[name] - e[name])
+                    for g, e in zip(got, expected[at], strict=True)
+                    if g[name] is not None and e[name] is not None
+                ]
     assert np.median(difference["temperature_celsius"]) <= 2.0
     assert np.median(difference["power_watts"]) <= 12.0
 

@@ -24,11 +24,14 @@ ALL_MODELS = ("RTX A6000", "GeForce GTX 1070 Ti", "Blackhole p150a", "RTX A6000"
 
 
 def small_story(seed, failures=(), episodes=(), domain="default"):
-    cards = tuple(Card(device_name(seed, "s", NODE, i), NODE, i, model)
-                  for i, model in enumerate(ALL_MODELS))
+    cards = tuple(
+        Card(device_name(seed, "s", NODE, i), NODE, i, model) for i, model in enumerate(ALL_MODELS)
+    )
     made = tuple(Failure(cards[i].device, NODE, kind, at, ramp) for i, kind, at, ramp in failures)
-    some = tuple(Episode(kind, NODE, None if i is None else cards[i].device, at, seconds, size)
-                 for kind, i, at, seconds, size in episodes)
+    some = tuple(
+        Episode(kind, NODE, None if i is None else cards[i].device, at, seconds, size)
+        for kind, i, at, seconds, size in episodes
+    )
     return Story("s", seed, 8 * HOUR, (Rig(NODE),), cards, made, some, domain, (NODE,))
 
 
@@ -36,8 +39,11 @@ def play(story, start=0.0, end=4 * HOUR, step=30.0):
     """Values [T, S, D] and states [T, D]."""
     world = World(story)
     samples = [world.sample(at) for at in np.arange(start, end, step).tolist()]
-    return (np.array([s.values_SD for s in samples]), np.array([s.state_D for s in samples]),
-            samples)
+    return (
+        np.array([s.values_SD for s in samples]),
+        np.array([s.state_D for s in samples]),
+        samples,
+    )
 
 
 @functools.cache
@@ -71,8 +77,10 @@ def test_every_kind_with_a_precursor_moves_its_signals(kind, seed):
     if kind.name == "detach":
         assert np.isnan(sick_TSD[late, 0, 0]).mean() > 0.02
         return
-    strengths = {name: moved(sick_TSD[late, ROW[name], 0], well_TSD[late, ROW[name], 0])
-                 for name in kind.signals}
+    strengths = {
+        name: moved(sick_TSD[late, ROW[name], 0], well_TSD[late, ROW[name], 0])
+        for name in kind.signals
+    }
     assert max(strengths.values()) > 0.5, strengths
 
 
@@ -98,15 +106,19 @@ def test_harmless_things_end_and_break_nothing(kind):
     np.testing.assert_array_equal(with_TSD[:first], without_TSD[:first])
     assert not (state_TD == LOST).any()
     silent_T = np.array([s.silent_D.all() for s in samples])
-    changed = (not np.array_equal(with_TSD[first:last], without_TSD[first:last], equal_nan=True)
-               or silent_T[first:last].all() or (state_TD[first:last] == UNRESPONSIVE).any())
+    changed = (
+        not np.array_equal(with_TSD[first:last], without_TSD[first:last], equal_nan=True)
+        or silent_T[first:last].all()
+        or (state_TD[first:last] == UNRESPONSIVE).any()
+    )
     # A driver that is reloaded while nothing has been counted shows nothing.
     assert changed or kind.name == "counter_reset"
     # An hour and a half later all that is left are counts.
     gauges = [ROW[s.name] for s in SIGNALS if s.kind == "gauge"]
     rest = slice(last + 180, None)
-    np.testing.assert_allclose(with_TSD[rest][:, gauges], without_TSD[rest][:, gauges],
-                               rtol=0.02, atol=1.01)
+    np.testing.assert_allclose(
+        with_TSD[rest][:, gauges], without_TSD[rest][:, gauges], rtol=0.02, atol=1.01
+    )
 
 
 def test_counters_only_fall_when_the_driver_is_reloaded():
@@ -124,8 +136,9 @@ def test_counters_only_fall_when_the_driver_is_reloaded():
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("domain", ["default", "wide"])
 def test_fleets_stay_plausible(seed, domain):
-    story = fleet_story(FleetSpec(rigs=12, cards=4, days=0.5, seed=seed, domain=domain,
-                                  failure_share=0.8))
+    story = fleet_story(
+        FleetSpec(rigs=12, cards=4, days=0.5, seed=seed, domain=domain, failure_share=0.8)
+    )
     values_TSD, _, _ = play(story, end=43_200.0, step=120.0)
     for s, signal in enumerate(SIGNALS):
         seen = values_TSD[:, s][np.isfinite(values_TSD[:, s])]
@@ -147,8 +160,9 @@ def test_a_rig_alone_is_the_rig_in_the_fleet():
 
 
 def test_worn_out_supply_takes_the_whole_rig():
-    story = fleet_story(FleetSpec(rigs=8, cards=4, days=1, seed=2, failure_share=0.5,
-                                  kinds=("psu_sag",)))
+    story = fleet_story(
+        FleetSpec(rigs=8, cards=4, days=1, seed=2, failure_share=0.5, kinds=("psu_sag",))
+    )
     assert story.failures
     by_node: dict[str, set[float]] = {}
     for failure in story.failures:
@@ -170,10 +184,20 @@ def test_failures_fit_the_cards():
     assert fleet_story(FleetSpec(rigs=60, cards=8, days=2, seed=8, failure_share=0.5)) == story
 
 
-@pytest.mark.parametrize("change", [
-    {"rigs": 0}, {"cards": 17}, {"days": 0.0}, {"days": float("nan")}, {"failure_share": 1.1},
-    {"interval_seconds": 0.0}, {"kinds": ("rust",)}, {"site": "a/b"}, {"domain": "narrow"},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rigs": 0},
+        {"cards": 17},
+        {"days": 0.0},
+        {"days": float("nan")},
+        {"failure_share": 1.1},
+        {"interval_seconds": 0.0},
+        {"kinds": ("rust",)},
+        {"site": "a/b"},
+        {"domain": "narrow"},
+    ],
+)
 def test_impossible_fleets_are_refused(change):
     with pytest.raises(ConfigError, match=r"must be|there is no"):
         fleet_story(dataclasses.replace(FleetSpec(), **change))
