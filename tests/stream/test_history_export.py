@@ -114,8 +114,8 @@ async def test_kafka_to_data_set(tmp_path, kafka_broker, own_kafka, capsys):
     await producer.start()
     for m in range(30):
         for node in ("r1", "r2"):
-            value = orjson.dumps(minute(node, DAY + 60 * m))
-            await producer.send_and_wait(MINUTES, value, key=f"lab/{node}".encode())
+            row = orjson.dumps(minute(node, DAY + 60 * m))
+            await producer.send_and_wait(MINUTES, row, key=f"lab/{node}".encode())
     await producer.send_and_wait(MINUTES, b"nonsense")
     await producer.send_and_wait(MINUTES, b'{"devices": 7}')
     corrected = orjson.dumps(minute("r1", DAY, 77.0))
@@ -192,9 +192,9 @@ def test_a_file_that_is_none_is_named(tmp_path):
 
 label = st.builds(
     labels.Failure,
-    st.text(st.characters(blacklist_categories=("C", "Z")), min_size=1, max_size=40),
+    st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40),
     st.integers(946_684_800_000, 4_000_000_000_000),
-    st.text(st.characters(blacklist_categories=("C",)), max_size=20),
+    st.text(st.characters(exclude_categories=("C",)), max_size=20),
 )
 
 

@@ -24,7 +24,9 @@ from stream.edge.history_rows import BUILDERS, MINUTES, TABLES
 DAY = 1_767_225_600  # 2026-01-01T00:00:00Z
 
 
-def minute(node: str, at: int, mean: float | None = 50.0, cards: int = 2, **more: object) -> dict:
+def minute(
+    node: str, at: int, mean: float | str | None = 50.0, cards: int = 2, **more: object
+) -> dict:
     devices = []
     for i in range(cards):
         entry = {
