@@ -34,6 +34,12 @@ class Run:
         played = max(self.end_wall - self.ready_wall, 0.0) * self.speed
         return min(played, story.duration_seconds)
 
+    def event_time(self, wall: str | None) -> str | None:
+        """A wall time of the runner on the story's clock, which failures and decisions use."""
+        if wall is None:
+            return None
+        return rfc3339(self.sim_start + (unix_seconds(wall) - self.ready_wall) * self.speed)
+
 
 def build(story: Story, facts: Facts, run: Run) -> dict[str, Any]:
     """``report.json``. ``job`` is null when there was none."""
@@ -46,7 +52,7 @@ def build(story: Story, facts: Facts, run: Run) -> dict[str, Any]:
         "wall_seconds": round(run.end_wall - run.began_wall, 1),
         "first_migration_wall_seconds": None if first is None else round(first, 1),
         "failures": [_failure(f, facts, run) for f in played_failures(story, run)],
-        "migrations": [_migration(m) for m in _by_time(facts.migrations)],
+        "migrations": [_migration(m, run) for m in _by_time(facts.migrations)],
         "false_migrations": len(false_migrations(story, facts)),
         "job": _job(facts),
     }
@@ -91,10 +97,13 @@ def _by_time(migrations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return sorted(migrations, key=lambda m: str(m["requested_at"]))
 
 
-def _migration(migration: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("device", "episode_id", "requested_at", "completed_at", "job")
+def _migration(migration: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """Its times are on the story's clock, like those of failures and decisions."""
     return {
-        **{key: migration[key] for key in keys},
+        **{key: migration[key] for key in ("device", "episode_id")},
+        "requested_at": run.event_time(migration["requested_at"]),
+        "completed_at": run.event_time(migration["completed_at"]),
+        "job": migration["job"],
         "from": _place(migration["from"]),
         "to": _place(migration["to"]),
     }
@@ -193,7 +202,8 @@ def summary(report: Mapping[str, Any], wrong: Sequence[str]) -> list[str]:
         took = ""
         if migration["completed_at"] is not None:
             asked = unix_seconds(migration["requested_at"])
-            took = f" in {unix_seconds(migration['completed_at']) - asked:.1f} s"
+            minutes = (unix_seconds(migration["completed_at"]) - asked) / 60
+            took = f" in {minutes:.0f} simulated minutes"
         lines.append(
             f"  job moved from {_where(migration['from'])} to {_where(migration['to'])}{took}"
         )

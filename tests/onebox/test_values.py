@@ -200,6 +200,10 @@ def test_report_has_the_shape_of_the_contract(played) -> None:
         "to",
     }
     assert migration["to"] == {"node": "rig002", "device": "GPU-new"}
+    # On the story's clock, like the failure: asked for after the decision, done before the end.
+    asked, done = (unix_seconds(migration[k]) for k in ("requested_at", "completed_at"))
+    assert unix_seconds(first["decided_at"]) <= asked < done < unix_seconds(first["failed_at"])
+    assert done - asked == 4.5 * played.run.speed
     assert numbers["false_migrations"] == 0
     job = numbers["job"]
     assert job["loss_first"] > job["loss_before_move"] > job["loss_after_move"] > job["loss_last"]
