@@ -90,19 +90,18 @@ class Trees:
 
     def score(self, z_BG: Array) -> Scores:
         """Risk [B] of aggregates [B, G]; missing values must have been filled."""
-        total = np.full(len(z_BG), float(self.intercept))
-        row = np.arange(len(z_BG))
-        for start in self.start:
-            node = np.full(len(z_BG), start)
-            while True:
-                feature = self.feature[node]
-                inner = feature >= 0
-                if not inner.any():
-                    break
-                below = z_BG[row, np.maximum(feature, 0)] <= self.threshold[node]
-                node = np.where(inner, np.where(below, self.left[node], self.right[node]), node)
-            total += self.value[node]
-        return _sigmoid(total)
+        row_B = np.arange(len(z_BG)) * z_BG.shape[1]
+        flat = z_BG.ravel()
+        # All trees go down together; a leaf leads to itself.
+        itself = np.arange(len(self.feature), dtype=np.int32)
+        leaf = self.feature < 0
+        feature = np.where(leaf, 0, self.feature)
+        left, right = (np.where(leaf, itself, side) for side in (self.left, self.right))
+        node_NB = np.repeat(self.start[:, None], len(z_BG), axis=1)
+        while not leaf[node_NB].all():
+            below = flat[row_B + feature[node_NB]] <= self.threshold[node_NB]
+            node_NB = np.where(below, left[node_NB], right[node_NB])
+        return _sigmoid(self.value[node_NB].sum(axis=0) + float(self.intercept))
 
 
 @dataclass(frozen=True, slots=True)

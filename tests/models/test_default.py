@@ -7,6 +7,7 @@ import pytest
 
 from contract.minute import COLUMN_INDEX, COLUMNS
 from models.card import DEFAULT, read_model
+from models.make_default import COMMAND
 from models.serve import load
 
 pytestmark = pytest.mark.timeout(600)
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 def test_its_card_says_simulated_and_how_it_was_made():
     card = read_model("default").card
     assert card["trained_on"] == "simulated data only"
-    assert card["command"].startswith("rigcanary train")
+    assert card["command"] == COMMAND
     assert {"hash", "devices", "failures"} <= set(card["data"])
     assert "gradient_boosting" in card["policies"]
 

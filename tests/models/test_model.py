@@ -29,7 +29,7 @@ T0 = 1_767_225_600
 HOURS = 9
 
 
-def write_fleet(folder, seed, cards=24):
+def write_fleet(folder, seed, cards=16):
     """Half of the cards fail after their ripple rose for eighty minutes."""
     rng = np.random.default_rng(seed)
     frames, failures = [], []
@@ -72,7 +72,7 @@ def other_fleet(tmp_path_factory):
 
 
 OPTIONS = TrainOptions(
-    max_windows=1500,
+    max_windows=1000,
     time_share=None,
     origin="simulated data only",
     fit=FitOptions(epochs=4, learning_rate=4e-3),
@@ -107,7 +107,7 @@ def test_the_card_says_what_the_model_is(model):
     card = json.loads((model / "card.json").read_text())
     assert card["trained_on"] == "simulated data only"
     assert card["features_version"] == FEATURES_VERSION
-    assert card["data"]["devices"] == 24
+    assert card["data"]["devices"] == 16
     assert card["split"]["validation_failures"] > 0
     assert set(card["policies"]) == set(POLICIES)
     for policy in card["policies"].values():
