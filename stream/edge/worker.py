@@ -23,7 +23,7 @@ from contract.minute import IDLE_SECONDS
 from contract.topics import EVENTS, TELEMETRY
 from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
-from stream.edge import recovery
+from stream.edge import embedded, recovery
 from stream.edge.closing import Closer
 from stream.edge.intake import Intake
 from stream.edge.metrics import WorkerMetrics
@@ -96,6 +96,8 @@ class Worker:
         histories: list[History],
     ) -> None:
         self.app: Any = faust.App(**faust_settings(settings, partitions))
+        if settings.profile == "embedded":
+            embedded.read_promptly(self.app)
         self._predictor = predictor
         limits = Limits(
             temperature_celsius=settings.limits.temperature_celsius,
