@@ -3,6 +3,7 @@
 import hashlib
 import io
 import tokenize
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,9 @@ def code_hash(source: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def module_hash(path: str | Path, extra: tuple[str, ...] = ()) -> str:
-    """The hash of a module's file and of names it depends on."""
-    source = Path(path).read_text(encoding="utf-8")
-    joined = code_hash(source) + "\n" + "\n".join(extra)
-    return hashlib.sha256(joined.encode()).hexdigest()[:12]
+def modules_hash(paths: Iterable[str], extra: tuple[str, ...] = ()) -> str:
+    """The hash of modules' files and of names they depend on."""
+    digest = hashlib.sha256("\n".join(extra).encode())
+    for path in paths:
+        digest.update(code_hash(Path(path).read_text(encoding="utf-8")).encode())
+    return digest.hexdigest()[:12]

@@ -19,7 +19,6 @@ sensor that the card does not have. What is missing is 0 after scaling, told apa
 coverage; every feature lies within ±8, whatever comes in.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +26,9 @@ import numpy.typing as npt
 
 from contract.minute import COLUMN_INDEX, COLUMNS
 from contract.signals import COUNTERS, SIGNALS, STATES
-from models.codehash import module_hash
+from models import series
+from models.codehash import modules_hash
+from models.series import FEATURES, PICKED, SERIES, Series
 
 Array = npt.NDArray[np.float32]
 
@@ -43,90 +44,8 @@ ASSUMED_AMBIENT_CELSIUS: Final = 25.0
 """Stands in for a rig without an inlet sensor; the coverage of the sensor says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """How one series is scaled and which features it gives.
-
-    ``reference`` and ``scale`` are in the signal's unit; a logarithmic series is
-    ln(value / reference), with values raised to ``floor``. ``gain`` multiplies delta and slope.
-    """
-
-    name: str
-    kinds: str
-    reference: float
-    scale: float
-    gain: float = 4.0
-    floor: float | None = None
-    spread: float = 1.0
-
-
-SERIES: Final[tuple[Series, ...]] = (
-    Series("temperature_celsius", "level delta slope spread peak", 60, 20, spread=2),
-    Series("temperature_rate_celsius_per_second", "level spread peak", 0, 0.1, spread=0.1),
-    Series("memory_temperature_celsius", "level delta slope", 75, 20, spread=2),
-    Series("vrm_voltage_volts", "delta slope spread trough", 12, 0.1, 1, floor=0.1, spread=0.003),
-    Series("vrm_ripple_volts", "level delta slope spread peak", 0.05, 1, 3, 1e-4, 0.1),
-    Series("fan_speed_rpm", "level delta slope spread trough", 2000, 1000, spread=40),
-    Series("fan_duty_ratio", "level delta slope", 0.5, 0.25),
-    Series("fan_vibration_hertz", "delta slope spread", 50, 0.5, 2, floor=1, spread=0.05),
-    Series("fan_vibration_g", "level delta slope spread peak", 0.1, 1, 3, 1e-3, 0.1),
-    Series("power_watts", "level delta slope spread", 200, 100, 2, spread=10),
-    Series("utilization_ratio", "level delta spread", 0.5, 0.5, 2, spread=0.1),
-    Series("ambient_celsius", "level delta slope", 25, 10),
-    # Derived: named below in _derived.
-    Series("thermal_resistance", "level delta slope", 0.2, 0.7, 5, floor=0.005),
-    Series("memory_over_core_celsius", "level delta slope", 10, 10, 3),
-    Series("fan_rpm_per_duty", "level delta slope", 4000, 0.5, 4, floor=10),
-    Series("vibration_per_rpm", "level delta slope", 0.05, 1, 3, floor=1e-4),
-    Series("vibration_order", "level delta spread", 1, 1, 4, floor=0.05, spread=0.1),
-    Series("ripple_at_load", "level delta slope", 0.05, 1, 3, floor=1e-4),
-    Series("pcie_width_ratio", "level delta", 1, 0.5, 2),
-)
-_SERIES_INDEX: Final = {s.name: i for i, s in enumerate(SERIES)}
-_LOGARITHMIC: Final = frozenset(
-    (
-        "vrm_voltage_volts",
-        "vrm_ripple_volts",
-        "fan_vibration_hertz",
-        "fan_vibration_g",
-        "thermal_resistance",
-        "fan_rpm_per_duty",
-        "vibration_per_rpm",
-        "vibration_order",
-        "ripple_at_load",
-    )
-)
-_TELEMETRY: Final = (
-    "row_present",
-    "samples_share",
-    "samples_lost_share",
-    "samples_unresponsive_share",
-    "samples_unknown_share",
-    "samples_missing_recent",
-    "samples_failing_recent",
-)
-_KINDS: Final = ("level", "delta", "slope", "spread", "peak", "trough")
-
-
-def _picked(kind: str) -> list[int]:
-    return [i for i, s in enumerate(SERIES) if kind in s.kinds.split()]
-
-
-_PICKED: Final = {kind: _picked(kind) for kind in _KINDS}
-
-
-def _names() -> tuple[str, ...]:
-    names = [SERIES[i].name + ":" + kind for kind in _KINDS for i in _PICKED[kind]]
-    names += [s.name + ":coverage" for s in SIGNALS]
-    for counter in COUNTERS:
-        names += [counter.name + ":" + kind for kind in ("increase", "recent", "window")]
-    return (*names, *_TELEMETRY)
-
-
-FEATURES: Final[tuple[str, ...]] = _names()
-"""Order of the last axis of every ``x_BTF``."""
-FEATURES_VERSION: Final = module_hash(__file__, (*COLUMNS, *FEATURES))
-"""Changes whenever the columns, the features or this module's code change."""
+FEATURES_VERSION: Final = modules_hash((__file__, series.__file__), (*COLUMNS, *FEATURES))
+"""Changes whenever the columns, the series or this module's code change."""
 
 
 def _moving_sum(z: Array, minutes: int) -> Array:
@@ -179,19 +98,18 @@ def _derived(rows: "_Rows") -> dict[str, Array]:
     }
 
 
-def _scale(series: Series, value: Array) -> Array:
-    if series.name in _LOGARITHMIC:
-        floor = series.floor if series.floor is not None else 1e-6
-        value = np.log(np.maximum(value, np.float32(floor)) / np.float32(series.reference))
-        return value / np.float32(series.scale)
-    return (value - np.float32(series.reference)) / np.float32(series.scale)
+def _scale(one: Series, value: Array) -> Array:
+    if one.floor is not None:
+        value = np.log(np.maximum(value, np.float32(one.floor)) / np.float32(one.reference))
+        return value / np.float32(one.scale)
+    return (value - np.float32(one.reference)) / np.float32(one.scale)
 
 
-def _spread(series: Series, std: Array, mean: Array) -> Array:
+def _spread(one: Series, std: Array, mean: Array) -> Array:
     relative: Array = std
-    if series.name in _LOGARITHMIC:
-        relative = np.divide(std, np.maximum(np.abs(mean), np.float32(series.floor or 1e-6)))
-    return np.log1p(np.maximum(relative, np.float32(0)) / np.float32(series.spread))
+    if one.floor is not None:
+        relative = np.divide(std, np.maximum(np.abs(mean), np.float32(one.floor)))
+    return np.log1p(np.maximum(relative, np.float32(0)) / np.float32(one.spread))
 
 
 def _clean(values: Array, bound: float = BOUND) -> Array:
@@ -250,15 +168,15 @@ def _features(rows: _Rows) -> Array:
     gained = present * gain
     slope = _trailing_mean(z, present, SHORT_MINUTES) - _trailing_mean(z, present, LONG_MINUTES)
     parts = [
-        z[_PICKED["level"]],
-        ((z - base) * gained)[_PICKED["delta"]],
-        (slope * gained)[_PICKED["slope"]],
+        z[PICKED["level"]],
+        ((z - base) * gained)[PICKED["delta"]],
+        (slope * gained)[PICKED["slope"]],
     ]
     parts.append(
         np.stack(
             [
                 _spread(SERIES[i], _within_minute(rows, i, "std"), values[i])
-                for i in _PICKED["spread"]
+                for i in PICKED["spread"]
             ]
         )
     )
@@ -267,7 +185,7 @@ def _features(rows: _Rows) -> Array:
             np.stack(
                 [
                     (_scale(SERIES[i], _within_minute(rows, i, statistic)) - z[i]) * gained[i]
-                    for i in _PICKED[kind]
+                    for i in PICKED[kind]
                 ]
             )
         )

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.errors import RigcanaryError
-from models.features import FEATURES
 from models.network import Scaler, build, tensorflow
+from models.series import FEATURES
 
 _CLIP_NORM: Final = 1.0
 _MIN_STD: Final = 0.05

@@ -14,8 +14,9 @@ from contract.decision import Evidence
 from contract.minute import COLUMN_INDEX, COLUMNS, WINDOW_MINUTES
 from contract.signals import COUNTERS, SIGNALS
 from models.card import DECISION_HORIZON_MINUTES, SERVED, Model, calibrated, read_model
-from models.features import BASELINE_MINUTES, FEATURES, features
+from models.features import BASELINE_MINUTES, features
 from models.network import from_arrays, tensorflow
+from models.series import FEATURES
 from models.windows import HORIZONS_MINUTES
 
 Array = npt.NDArray[np.float32]

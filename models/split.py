@@ -16,6 +16,8 @@ from contract.minute import MINUTE_MS, WINDOW_MINUTES
 from models.windows import HORIZONS_MINUTES
 
 GAP_MS: Final = max(HORIZONS_MINUTES) * MINUTE_MS
+Span = tuple[str, str, int, int]
+"""Device, node, first and last ms of a card's recording."""
 NODES_TO_SPLIT: Final = 8
 """From this many rigs on, whole rigs go to one side."""
 
@@ -46,7 +48,7 @@ class Split:
 
 
 def choose_split(
-    devices: list[tuple[str, str, int, int]],
+    devices: list[Span],
     seed: int,
     validation_share: float = 0.3,
     time_share: float | None = 0.6,

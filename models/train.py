@@ -5,17 +5,15 @@ Calibration and thresholds come from walking every minute of the validation card
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from contract.errors import RigcanaryError
-from contract.minute import MINUTE_MS, WINDOW_MINUTES
 from models import baseline
 from models.baseline import Baselines
 from models.card import (
@@ -26,23 +24,23 @@ from models.card import (
     version_of,
     write_model,
 )
-from models.counting import DAY_MS, Card, card_of, confidence95, totals
+from models.counting import confidence95, totals
 from models.dataset import Fleet
-from models.examples import Examples, labelled, sample_examples
-from models.features import FEATURES, FEATURES_VERSION, aggregates, features
+from models.examples import Examples, sample_examples
+from models.features import FEATURES_VERSION, aggregates
 from models.fit import FitOptions, Fitted, fit_network
 from models.metrics import fit_platt, window_figures
-from models.network import from_arrays, tensorflow, to_arrays
-from models.split import Split, choose_split
+from models.network import to_arrays
+from models.series import FEATURES
+from models.split import Span, Split, choose_split
+from models.validation import Walked, draw_cards, forward_of, walk_validation
 from models.walk import FastWalk, Trace, count_at, operating_points, threshold_for
-from models.windows import HORIZONS_MINUTES, DeviceMinutes, gather
+from models.windows import HORIZONS_MINUTES
 
 BUDGETS: Final = (0.033, 0.003)
 _HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
 _WINDOW_HEAD: Final = HORIZONS_MINUTES.index(60)
 _CHUNK: Final = 512
-Span = tuple[str, str, int, int]
-"""Device, node, first and last ms of a card's recording."""
 Say = Callable[[str], None]
 
 
@@ -61,58 +59,6 @@ class TrainOptions:
     validation_days: float = 1000.0
     origin: str = ""
     fit: FitOptions = field(default_factory=FitOptions)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Walked:
-    """Every scorable validation minute of one card: raw outputs by policy, labels."""
-
-    card: Card
-    at_ms_N: npt.NDArray[np.int64]
-    y_NH: npt.NDArray[np.float32]
-    logits_NH: npt.NDArray[np.float32]
-    baselines: dict[str, npt.NDArray[np.float64]]
-
-
-def draw_cards(spans: list[Span], split: Split, most_days: float, seed: int) -> frozenset[str]:
-    """Validation cards, at random, until their recordings reach ``most_days`` device-days."""
-    own = [(device, last - first) for device, _, first, last in spans if device in split.validation]
-    order = np.random.default_rng(seed).permutation(len(own))
-    total = np.cumsum([own[i][1] / DAY_MS for i in order])
-    count = int(np.searchsorted(total, most_days)) + 1
-    return frozenset(own[i][0] for i in order[:count])
-
-
-def walk_validation(
-    fleet: Fleet,
-    split: Split,
-    drawn: frozenset[str],
-    forward: Callable[[Any], Any],
-    baselines: Baselines,
-) -> Iterator[Walked]:
-    """Score every validation minute, card by card."""
-    for device in fleet.devices():
-        if device.device not in drawn:
-            continue
-        ends, at, y = labelled(device)
-        mine = split.part(device.device, at)[1]
-        if not mine.any():
-            continue
-        ends, at, y = ends[mine], at[mine], y[mine]
-        logits, scores = [], []
-        for i in range(0, len(ends), _CHUNK):
-            rows = gather(device.minute_M, device.rows_MC, ends[i : i + _CHUNK])
-            x = features(rows)
-            logits.append(forward(x))
-            scores.append(baselines.scores(rows, x))
-        # The card's recording begins for validation with its first window.
-        since = int(at[0]) // MINUTE_MS - WINDOW_MINUTES
-        kept = device.minute_M >= since
-        part = DeviceMinutes(
-            device.device, device.node, device.minute_M[kept], device.rows_MC[kept], device.outcome
-        )
-        joined = {name: np.concatenate([s[name] for s in scores]) for name in scores[0]}
-        yield Walked(card_of(part), at, y, np.concatenate(logits), joined)
 
 
 def train(
@@ -134,7 +80,7 @@ def train(
     options = options or TrainOptions()
     with Fleet(*datasets) as fleet, Fleet(*validation or datasets) as other:
         say("reading telemetry and reducing it to minute rows")
-        sides = Sides(fleet, other if validation else fleet, _spans(fleet), options)
+        sides = Sides(fleet, other if validation else fleet, spans_of(fleet), options)
         split = sides.split
         say(f"{len(sides.spans)} cards, {len(split.validation)} of them validate")
         training = sample_examples(
@@ -160,7 +106,11 @@ def train(
         drawn = draw_cards(sides.spans, split, options.validation_days, options.seed)
         walked = list(
             walk_validation(
-                sides.watched, split, drawn, _forward(arrays, options.fit.threads), fitted_baselines
+                sides.watched,
+                split,
+                drawn,
+                forward_of(arrays, options.fit.threads),
+                fitted_baselines,
             )
         )
         card = _card(sides, options, fitted, arrays, walked, training, command)
@@ -168,7 +118,8 @@ def train(
     return card
 
 
-def _spans(fleet: Fleet) -> list[Span]:
+def spans_of(fleet: Fleet) -> list[Span]:
+    """Every card of a fleet and the time its recording covers."""
     return [(d.device, d.node, d.first_ms, d.last_ms) for d in fleet.devices()]
 
 
@@ -188,7 +139,7 @@ class Sides:
                 spans, options.seed, options.validation_share, options.time_share
             )
             return
-        own = _spans(watched)
+        own = spans_of(watched)
         both = {s[0] for s in own} & {s[0] for s in spans}
         if both:
             raise RigcanaryError(
@@ -197,21 +148,6 @@ class Sides:
             )
         self.spans = spans + own
         self.split = Split(frozenset(s[0] for s in own), None)
-
-
-def _forward(arrays: dict[str, Any], threads: int) -> Callable[[Any], Any]:
-    tf = tensorflow(threads)
-    network = from_arrays(arrays)
-    compiled = tf.function(
-        lambda x: network(x, training=False)[0], jit_compile=True, autograph=False
-    )
-
-    def forward(x_BTF: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        padded = np.zeros((_CHUNK, *x_BTF.shape[1:]), np.float32)
-        padded[: len(x_BTF)] = x_BTF
-        return np.asarray(compiled(tf.constant(padded)).numpy()[: len(x_BTF)])
-
-    return forward
 
 
 def _fit_baselines(training: Examples, options: TrainOptions) -> Baselines:

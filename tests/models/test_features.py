@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from contract.minute import COLUMN_INDEX, COLUMNS
 from models.codehash import code_hash
-from models.features import AGGREGATES, BOUND, FEATURES, aggregates, features
+from models.features import AGGREGATES, BOUND, aggregates, features
+from models.series import FEATURES
 
 C = len(COLUMNS)
 ODD = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-30, 3.4e38, -3.4e38, 2.0**53]

@@ -16,10 +16,11 @@ from models.counting import count
 from models.dataset import Fleet
 from models.evaluate import POLICIES, evaluate, table
 from models.features import FEATURES_VERSION, features
-from models.fit import FitOptions
+from models.fit import FitOptions, fit_network
 from models.network import Scaler, build, to_arrays
+from models.series import FEATURES
 from models.serve import load
-from models.train import TrainOptions, train
+from models.train import Sides, TrainOptions, spans_of, train
 from models.windows import gather, scorable
 
 # Training takes seconds of processor time, which can be minutes on a busy machine.
@@ -280,13 +281,12 @@ def test_weights_that_are_not_finite_are_not_saved():
         to_arrays(network, scaler)
 
 
-def test_a_loss_that_diverges_saves_nothing(fleet, tmp_path):
-    options = TrainOptions(
-        max_windows=300, time_share=None, fit=FitOptions(epochs=2, learning_rate=float("nan"))
-    )
+def test_a_loss_that_diverges_gives_no_model():
+    x = np.zeros((64, 10, len(FEATURES)), np.float16)
+    y = np.zeros((64, 3), np.float32)
+    options = FitOptions(epochs=2, batch=32, learning_rate=float("nan"))
     with pytest.raises(RigcanaryError, match="diverged"):
-        train([fleet], tmp_path / "out", options)
-    assert not (tmp_path / "out").exists()
+        fit_network((x, y), (x, y), options, lambda _: None)
 
 
 def test_models_that_cannot_be_used(model, tmp_path):
@@ -313,6 +313,19 @@ def test_sets_that_teach_nothing(tmp_path):
     (folder / "failures.csv").write_text("device,failed_at,kind\n")
     with pytest.raises(RigcanaryError, match="no window within 240 minutes of a failure"):
         train([folder], tmp_path / "out", OPTIONS)
+
+
+def test_validation_sets_must_hold_other_cards(fleet, tmp_path):
+    with pytest.raises(RigcanaryError, match="15 other cards are in training and validation"):
+        train([fleet], tmp_path / "out", OPTIONS, validation=[fleet])
+
+
+def test_validation_on_another_set(fleet, other_fleet):
+    with Fleet(fleet) as own, Fleet(other_fleet) as other:
+        sides = Sides(own, other, spans_of(own), OPTIONS)
+        assert sides.watched is other
+        assert sides.split.validation == {d.device for d in other.devices()}
+        assert len(sides.spans) == 26
 
 
 def test_a_budget_must_be_positive(other_fleet, predictor):
