@@ -15,8 +15,9 @@ from aiokafka.errors import KafkaError
 from contract.errors import ConfigError, RigcanaryError
 from contract.minute import COLUMNS, WINDOW_MINUTES
 from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
+from stream.edge.faust_worker import FaustWorker
 from stream.edge.shared import History, Predictor
-from stream.edge.worker import FaustWorker, Worker
+from stream.edge.worker import Worker
 from stream.settings import WorkerSettings
 
 log = logging.getLogger("rigcanary.worker")

@@ -9,8 +9,6 @@ write names its partition.
 import asyncio
 import contextlib
 import logging
-import signal
-import tempfile
 import time
 from concurrent.futures import Future
 from typing import Any, Final
@@ -25,6 +23,7 @@ from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
 from stream.edge import embedded, recovery
 from stream.edge.closing import Closer
+from stream.edge.faust_settings import faust_settings
 from stream.edge.intake import Intake
 from stream.edge.metrics import WorkerMetrics
 from stream.edge.outbox import Outbox
@@ -54,35 +53,6 @@ _RAW: Final = {
     "key_serializer": "raw",
     "value_serializer": "raw",
 }
-
-
-def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
-    """Settings of the Faust app; what only the embedded broker needs stands in one place."""
-    common: dict[str, Any] = {
-        "id": settings.app_id,
-        "broker": [f"kafka://{address.strip()}" for address in settings.kafka.split(",")],
-        "store": "memory://",
-        "datadir": str(settings.state / "faust" if settings.state else tempfile.gettempdir()),
-        "autodiscover": False,
-        "web_enabled": False,
-        "topic_partitions": partitions,
-        "topic_replication_factor": settings.replication_factor or 1,
-        "topic_disable_leader": True,
-        # Held records would keep a revoke or a stop waiting for acknowledgements that cannot
-        # come any more; they are read again instead.
-        "stream_wait_empty": False,
-        "broker_session_timeout": settings.session_seconds,
-        "broker_heartbeat_interval": min(3.0, settings.session_seconds / 3),
-        "broker_commit_interval": 1.0,
-        "worker_redirect_stdouts": False,
-    }
-    if settings.instance is not None:
-        common["consumer_group_instance_id"] = f"{settings.app_id}-{settings.instance}"
-    if settings.profile == "embedded":
-        # Tansu's end offsets are wrong after a batch of several records, and a restart with
-        # standbys reads everything again.
-        common |= {"producer_max_batch_size": 1, "table_standby_replicas": 0}
-    return common
 
 
 class Worker:
@@ -370,43 +340,3 @@ class Worker:
             self.shared.draining = True
             await self.closer.close_due(everything=True)
         await asyncio.wait_for(self.app.consumer.commit(), 5.0)
-
-
-class FaustWorker(faust.Worker):
-    """Faust's worker, draining before it stops."""
-
-    def __init__(self, worker: Worker, **kwargs: Any) -> None:
-        self._rigcanary = worker
-        self._stop_task: asyncio.Task[None] | None = None
-        super().__init__(worker.app, **kwargs)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What made the worker end, if anything did."""
-        return self._rigcanary.failure
-
-    async def on_first_start(self) -> None:
-        port = await self._rigcanary.start_web()
-        log.info("page at http://%s:%d/", self._rigcanary.shared.settings.web_host, port)
-        for history in self._rigcanary.shared.histories:
-            await history.start()
-        self._rigcanary.start_deliverer()
-        await super().on_first_start()
-
-    def install_signal_handlers(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self._stop_task is None:
-            self._stop_task = self.loop.create_task(self._drain_and_stop(number))
-
-    async def _drain_and_stop(self, number: signal.Signals) -> None:
-        try:
-            if self._rigcanary.shared.settings.profile == "embedded":
-                await asyncio.wait_for(self._rigcanary.drain(), 10.0)
-            await self._rigcanary.stop_edges()
-        except TimeoutError:
-            log.warning("stopping without having stored every open minute: Kafka is too slow")
-        finally:
-            self._schedule_shutdown(number)
