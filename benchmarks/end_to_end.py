@@ -1,9 +1,9 @@
 """The whole path under load: rigs over MQTT, bridge, Kafka, worker, signed webhooks.
 
-Real processes on one machine. An hour of history is taken in first, as fast as it goes, so
-that every card has a full window; then the cards speak in real time for the measured minutes,
-every one of them is scored each minute, and some report a memory error of which the webhook's
-latency is taken. Afterwards every message sent is looked for in the scored minute rows.
+Real processes on one machine. Half an hour of history is taken in first, as fast as it goes, so
+that every card has enough rows to be scored; then the cards speak in real time for the measured
+minutes, every one of them is scored each minute, and some report a memory error of which the
+webhook's latency is taken. Afterwards every message sent is looked for in the scored minute rows.
 
     python benchmarks/end_to_end.py --cards 1000 --minutes 3 --json
     python benchmarks/end_to_end.py --cards 1000 --minutes 3 --broker kafka --kafka 10.0.0.5:9092
@@ -40,12 +40,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cards-a-node", type=int, default=8, help="cards of a rig [8]")
     parser.add_argument("--nodes-a-site", type=int, default=2, help="rigs of a site [2]")
     parser.add_argument(
-        "--history-minutes", type=int, default=60,
-        help="minutes before the measured part; a window of less than 30 is not scored [60]",
+        "--history-minutes", type=int, default=35,
+        help="minutes before the measured part; a window of less than 30 is not scored [35]",
     )  # fmt: skip
     parser.add_argument(
-        "--fast-history-minutes", type=int, default=5,
-        help="the last minutes of it, at the full cadence: throughput is taken there [5]",
+        "--fast-history-minutes", type=int, default=3,
+        help="the last minutes of it, at the full cadence: throughput is taken there [3]",
     )  # fmt: skip
     parser.add_argument(
         "--catch-up-minutes", type=float, default=15.0,

@@ -23,8 +23,8 @@ class RunSettings:
     interval_seconds: float = 5.0
     cards_a_node: int = 8
     nodes_a_site: int = 2
-    history_minutes: int = 60
-    fast_history_minutes: int = 5
+    history_minutes: int = 35
+    fast_history_minutes: int = 3
     catch_up_minutes: float = 15.0
     peer_seconds: float = 8.0
     worker_script: Path | None = None

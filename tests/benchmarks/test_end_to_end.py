@@ -64,7 +64,7 @@ def test_every_message_of_a_run_is_accounted_for():
         (("--broker", "kafka"), "--kafka HOST:PORT"),
         (("--broker", "kafka", "--kafka", "127.0.0.1:1"), "no Kafka answers"),
         (("--cards", "0"), "--cards must be 1 or more"),
-        (("--fast-history-minutes", "60"), "--fast-history-minutes must be less"),
+        (("--fast-history-minutes", "35"), "--fast-history-minutes must be less"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(options, words):
