@@ -16,7 +16,8 @@ class _Voice:
     partition: int
     newest_ms: int
     received_ms: int
-    offline: bool = False
+    offline_ms: int | None = None
+    """When the node's ``offline`` arrived, until something of it arrives later."""
     reported: bool = False
     restored: bool = False
 
@@ -49,17 +50,20 @@ class SiteWatch:
             self._voices[key] = _Voice(site, partition, ts_ms, received_ms)
         elif ts_ms > voice.newest_ms:
             voice.newest_ms, voice.received_ms = ts_ms, max(voice.received_ms, received_ms)
-            voice.offline = voice.reported = voice.restored = False
+            voice.reported = voice.restored = False
+            # Topics are read side by side: telemetry sent before the farewell may be read after.
+            if voice.offline_ms is not None and received_ms > voice.offline_ms:
+                voice.offline_ms = None
 
     def restore(self, key: str, site: str, ts_ms: int, partition: int) -> None:
         """The node spoke before this worker took its partition; its silence counts from now."""
         self._voices[key] = _Voice(site, partition, ts_ms, 0, restored=True)
 
-    def said(self, key: str, *, offline: bool) -> None:
+    def said(self, key: str, *, offline: bool, received_ms: int) -> None:
         """The node's status arrived; of a node that never sent telemetry it means nothing."""
         voice = self._voices.get(key)
         if voice is not None:
-            voice.offline = offline
+            voice.offline_ms = received_ms if offline else None
 
     def remember_reported(self, key: str) -> None:
         """After a restart: the node had been reported as lost already."""
@@ -104,7 +108,7 @@ class SiteWatch:
             voice.newest_ms = max(voice.newest_ms, front.newest_ms)
             voice.received_ms, voice.restored = front.received_ms, False
         policy = self._policy
-        if voice.offline:
+        if voice.offline_ms is not None:
             # Its connection broke, or it stopped; one that is back has spoken since.
             needs = policy.node_offline_seconds, policy.node_offline_received_seconds
         else:

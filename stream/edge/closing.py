@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from contract.minute import IDLE_SECONDS, MINUTE_MS
 from stream import minutes
+from stream.cadence import at_usual_cadence
 from stream.edge.intake import MAX_HELD_SAMPLES, Intake
 from stream.edge.partition import Partition
 from stream.edge.shared import Shared
@@ -130,7 +131,8 @@ class Closer:
             for history in shared.histories:
                 history.minutes(value)
             shared.metrics.minute_rows.labels("corrected" if corrected else "published").inc()
-            partition.windows.put(record.key, record.minute_ms, record.devices, rows_DC)
+            usual_DC = at_usual_cadence(rows_DC, record.interval_seconds)
+            partition.windows.put(record.key, record.minute_ms, record.devices, usual_DC)
             state = partition.state(record.site, record.node, record.key)
             if record.minute_ms > state.scored_minute_ms:
                 shared.due.append((partition.number, (record.key, record.minute_ms)))

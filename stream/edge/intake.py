@@ -161,7 +161,7 @@ class Intake:
             return
         key = node_key(found["site"], found["node"])
         if found["type"] in ("node_online", "node_offline"):
-            shared.watch.said(key, offline=found["type"] == "node_offline")
+            shared.watch.said(key, offline=found["type"] == "node_offline", received_ms=received_ms)
         shared.view.event(found)
         for history in shared.histories:
             history.event(found)

@@ -8,6 +8,7 @@ from contract.minute import MINUTE_MS
 from contract.topics import node_key
 from stream import minutes
 from stream import state as node_state
+from stream.cadence import at_usual_cadence
 from stream.edge.outbox import Outbox
 from stream.edge.shared import Shared
 
@@ -46,7 +47,8 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
         record = minutes.unpack(data)
         partition = shared.partitions[number]
         key = record.key
-        partition.windows.put(key, record.minute_ms, record.devices, minutes.rows(record))
+        usual_DC = at_usual_cadence(minutes.rows(record), record.interval_seconds)
+        partition.windows.put(key, record.minute_ms, record.devices, usual_DC)
         partition.book.restore(key, record.minute_ms + MINUTE_MS)
         state = partition.state(record.site, record.node, key)
         if record.minute_ms > state.scored_minute_ms:

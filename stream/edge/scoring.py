@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.decision import Evidence
+from stream.cadence import without_undeclared_cadence
 from stream.decide import Decision, DeviceScore
 from stream.edge.closing import Closer
 from stream.edge.outbox import Outbox
@@ -144,7 +145,7 @@ def _device_score(
 def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list[_Scored]:
     """Runs in the scoring thread; touches nothing but its arguments."""
     parts = [job.windows.rows_DTC[job.windows.enough_D] for job in jobs]
-    rows_BTC: npt.NDArray[np.float32] = np.concatenate(parts)
+    rows_BTC = without_undeclared_cadence(np.concatenate(parts))
     columns: list[npt.NDArray[Any]] = []
     if len(rows_BTC):
         scores = predictor.score(rows_BTC)
@@ -160,7 +161,7 @@ def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list
             for i, name in enumerate(names, start)
         }
         evidence: dict[str, list[Evidence]] = {}
-        for row_TC, name in zip(part, names, strict=True):
+        for row_TC, name in zip(rows_BTC[start:], names, strict=False):
             if (
                 risks[name][_DECIDING] >= threshold
                 and name in job.wants_evidence

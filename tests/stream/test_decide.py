@@ -211,13 +211,13 @@ class TestSilence:
 
     def test_a_node_that_said_offline_is_lost_sooner(self) -> None:
         made = self.watch()
-        made.said("lab/rig0", offline=True)
+        made.said("lab/rig0", offline=True, received_ms=START_MS)
         self.speak(made, (1, 2, 3), 20)
         assert made.lost() == [("lab/rig0", START_MS)]
 
     def test_a_connection_that_broke_for_a_moment_in_a_fast_replay_is_not_offline(self) -> None:
         made = self.watch()
-        made.said("lab/rig0", offline=True)
+        made.said("lab/rig0", offline=True, received_ms=START_MS)
         for n in (1, 2, 3):
             made.heard(f"lab/rig{n}", "lab", START_MS + 120_000, START_MS + 2_000)
         assert made.lost() == []
@@ -244,9 +244,20 @@ class TestSilence:
         self.speak(made, (1, 2, 3), later + 60)
         assert [key for key, _ in made.lost()] == ["lab/rig0"]
 
+    def test_telemetry_read_after_the_farewell_but_sent_before_does_not_undo_it(self) -> None:
+        made = self.watch()
+        made.said("lab/rig0", offline=True, received_ms=START_MS + 1_000)
+        made.heard("lab/rig0", "lab", START_MS + 900, START_MS + 950)
+        self.speak(made, (1, 2, 3), 20)
+        assert [key for key, _ in made.lost()] == ["lab/rig0"]
+        made.said("lab/rig0", offline=True, received_ms=START_MS + 30_000)
+        made.heard("lab/rig0", "lab", START_MS + 31_000, START_MS + 31_000)
+        self.speak(made, (1, 2, 3), 60)
+        assert made.lost() == []
+
     def test_an_old_retained_offline_of_a_node_that_never_spoke_means_nothing(self) -> None:
         made = self.watch()
-        made.said("lab/gone", offline=True)
+        made.said("lab/gone", offline=True, received_ms=START_MS)
         self.speak(made, (0, 1, 2, 3), 600)
         assert made.lost() == []
 
