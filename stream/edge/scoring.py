@@ -152,7 +152,7 @@ def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list
         columns = [scores.risk_15m_B, scores.risk_60m_B, scores.risk_240m_B]
     results = []
     start, explained = 0, 0
-    for job, part in zip(jobs, parts, strict=True):
+    for job in jobs:
         names = [
             d for d, enough in zip(job.windows.devices, job.windows.enough_D, strict=True) if enough
         ]

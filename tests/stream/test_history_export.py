@@ -109,7 +109,7 @@ async def test_the_history_folder_itself_is_a_data_set_before_it_is_folded(tmp_p
     assert {3.0} <= set(found[0].rows_MC[0].tolist())
 
 
-async def test_kafka_to_data_set(tmp_path, kafka_broker, own_kafka, capsys):
+async def test_kafka_to_data_set(tmp_path, own_kafka, capsys):
     producer = AIOKafkaProducer(bootstrap_servers=own_kafka.address)
     await producer.start()
     for m in range(30):
@@ -137,8 +137,10 @@ async def test_kafka_to_data_set(tmp_path, kafka_broker, own_kafka, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fleet"]  # nothing temporary is left
     with pytest.raises(ConfigError, match="not empty"):
         await export_kafka(own_kafka.address, out, None)
+    own_kafka.stop()
+    own_kafka.start()  # its memory is empty now
     with pytest.raises(ConfigError, match=r"no topic rigcanary\.minutes"):
-        await export_kafka(kafka_broker.address, tmp_path / "other", None)
+        await export_kafka(own_kafka.address, tmp_path / "other", None)
 
 
 def test_what_is_wrong_is_one_line(tmp_path, capsys, free_port):
