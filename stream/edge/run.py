@@ -122,6 +122,8 @@ def run(settings: WorkerSettings) -> int:
         ConfigError: when the model or a port cannot be used.
         RigcanaryError: when Kafka cannot be reached, or the worker crashed.
     """
+    if settings.model != "default" and not Path(settings.model).is_dir():
+        raise ConfigError(f"model {settings.model}: no such folder; give one that train wrote")
     if settings.state is not None:
         _make_folder(settings.state)
     partitions = asyncio.run(prepare_topics(settings))
