@@ -1,8 +1,8 @@
 """The network: LSTM(64) → attention over the sixty minutes → risk within 15, 60 and 240 minutes.
 
-The architecture that the project set out to test. Weights are plain arrays (``.npz``), the
-network is rebuilt by this code; features are standardised inside it, by numbers that belong
-to the weights. TensorFlow is imported when a function needs it.
+The architecture that the project set out to test, as it is trained. Weights are plain arrays
+(``.npz``); features are standardised inside the network, by numbers that belong to the weights.
+:mod:`models.forward` computes it without TensorFlow, which is imported when a function needs it.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from contract.errors import ConfigError, RigcanaryError
+from contract.errors import RigcanaryError
 from models.windows import HORIZONS_MINUTES
 
 UNITS: Final = 64
@@ -75,18 +75,3 @@ def to_arrays(model: Any, scaler: Scaler) -> dict[str, Array]:
                 "train again with another --seed"
             )
     return arrays
-
-
-def from_arrays(arrays: dict[str, Array]) -> Any:
-    """The network that :func:`to_arrays` wrote.
-
-    Raises:
-        ConfigError: when the arrays are not those of this network.
-    """
-    try:
-        model = build(Scaler(arrays["scaler.mean"], arrays["scaler.std"]))
-        for weight in model.trainable_weights:
-            weight.assign(arrays[weight.path])
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"the weights are not those of this network: {error}") from error
-    return model

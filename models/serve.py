@@ -1,9 +1,8 @@
-"""Serving: windows → risks and evidence, compiled once for a few batch sizes.
+"""Serving: windows → risks and evidence.
 
-``load("default").score(rows_BTC)``. Safe to call from any thread; one call computes at a time.
+``load("default").score(rows_BTC)``. Safe to call from any thread.
 """
 
-import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,15 +14,12 @@ from contract.minute import COLUMN_INDEX, COLUMNS, WINDOW_MINUTES
 from contract.signals import COUNTERS, SIGNALS
 from models.card import DECISION_HORIZON_MINUTES, SERVED, Model, calibrated, read_model
 from models.features import BASELINE_MINUTES, features
-from models.network import from_arrays, tensorflow
-from models.series import FEATURES
+from models.forward import MAX_BATCH, Forward
 from models.windows import HORIZONS_MINUTES
 
 Array = npt.NDArray[np.float32]
 Risks = npt.NDArray[np.float64]
 
-BATCH_SIZES: Final = (16, 128, 512)
-"""Compiled batch sizes; a batch is padded to the next, a larger one is split."""
 _DECISION_HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
 _RECENT_MINUTES: Final = 5
 _MAX_EVIDENCE: Final = 5
@@ -46,24 +42,11 @@ class Predictor:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.version = model.version
-        self._tf = tensorflow()
-        network = from_arrays(model.weights)
-        self._forward = self._tf.function(
-            lambda x_BTF: network(x_BTF, training=False),
-            jit_compile=True,
-            autograph=False,
-            reduce_retracing=False,
-        )
-        self._lock = threading.Lock()
+        self._forward = Forward(model.weights)
 
     def threshold(self, budget: float) -> float:
         """Risk (240 min) from which ``budget`` false alarms a day were kept on validation."""
         return self.model.threshold(SERVED, budget)
-
-    def warm_up(self) -> None:
-        """Compile every batch size, some seconds, so that no scoring waits for it later."""
-        for size in BATCH_SIZES:
-            self.logits(np.zeros((size, WINDOW_MINUTES, len(FEATURES)), np.float32))
 
     def score(self, rows_BTC: Array) -> Scores:
         """Risks of windows of minute rows float32 [B, 60, C], oldest first, NaN where missing.
@@ -75,8 +58,8 @@ class Predictor:
             wanted = f"[B, {WINDOW_MINUTES}, {len(COLUMNS)}]"
             raise ValueError(f"rows_BTC has shape {rows_BTC.shape}, {wanted} expected")
         logits = [
-            self.logits(features(rows_BTC[at : at + BATCH_SIZES[-1]]))
-            for at in range(0, len(rows_BTC), BATCH_SIZES[-1])
+            self.logits(features(rows_BTC[at : at + MAX_BATCH]))
+            for at in range(0, len(rows_BTC), MAX_BATCH)
         ]
         return self.risks(np.concatenate(logits) if logits else np.empty((0, 3), np.float32))
 
@@ -87,25 +70,11 @@ class Predictor:
 
     def logits(self, x_BTF: Array) -> Array:
         """The network's raw output [B, 3] for features [B, 60, F]."""
-        return self._run(x_BTF)[0]
+        return self._forward(x_BTF)[0]
 
     def attention(self, rows_BTC: Array) -> Array:
         """Share of each minute in the attention, float32 [B, 60], summing to 1."""
-        return self._run(features(rows_BTC))[1]
-
-    def _run(self, x_BTF: Array) -> tuple[Array, Array]:
-        logits = np.empty((len(x_BTF), len(HORIZONS_MINUTES)), np.float32)
-        shares = np.empty(x_BTF.shape[:2], np.float32)
-        for at in range(0, len(x_BTF), BATCH_SIZES[-1]):
-            chunk = x_BTF[at : at + BATCH_SIZES[-1]]
-            size = next(s for s in BATCH_SIZES if s >= len(chunk))
-            padded = np.zeros((size, *chunk.shape[1:]), np.float32)
-            padded[: len(chunk)] = chunk
-            with self._lock:
-                logit, share = self._forward(self._tf.constant(padded))
-                logits[at : at + len(chunk)] = logit.numpy()[: len(chunk)]
-                shares[at : at + len(chunk)] = share.numpy()[: len(chunk)]
-        return np.nan_to_num(logits), shares
+        return self._forward(features(rows_BTC))[1]
 
     def explain(self, rows_TC: Array) -> list[Evidence]:
         """Which sensors carry the risk of one window float32 [60, C], the strongest first.

@@ -29,11 +29,12 @@ from models.dataset import Fleet
 from models.examples import Examples, sample_examples
 from models.features import FEATURES_VERSION, aggregates
 from models.fit import FitOptions, Fitted, fit_network
+from models.forward import Forward
 from models.metrics import fit_platt, window_figures
 from models.network import to_arrays
 from models.series import FEATURES
 from models.split import Span, Split, choose_split
-from models.validation import Walked, draw_cards, forward_of, walk_validation
+from models.validation import Walked, draw_cards, walk_validation
 from models.walk import FastWalk, Trace, count_at, operating_points, threshold_for
 from models.windows import HORIZONS_MINUTES
 
@@ -109,7 +110,7 @@ def train(
                 sides.watched,
                 split,
                 drawn,
-                forward_of(arrays, options.fit.threads),
+                Forward(arrays),
                 fitted_baselines,
             )
         )

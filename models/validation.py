@@ -1,8 +1,8 @@
 """Every minute of the validation cards scored, for calibration and thresholds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from models.counting import DAY_MS, Card, card_of
 from models.dataset import Fleet
 from models.examples import labelled
 from models.features import features
-from models.network import from_arrays, tensorflow
+from models.forward import Forward
 from models.split import Span, Split
 from models.windows import DeviceMinutes, gather
 
@@ -44,7 +44,7 @@ def walk_validation(
     fleet: Fleet,
     split: Split,
     drawn: frozenset[str],
-    forward: Callable[[Any], Any],
+    forward: Forward,
     baselines: Baselines,
 ) -> Iterator[Walked]:
     """Score every validation minute, card by card."""
@@ -60,7 +60,7 @@ def walk_validation(
         for i in range(0, len(ends), _CHUNK):
             rows = gather(device.minute_M, device.rows_MC, ends[i : i + _CHUNK])
             x = features(rows)
-            logits.append(forward(x))
+            logits.append(forward(x)[0])
             scores.append(baselines.scores(rows, x))
         # The card's recording begins for validation with its first window.
         since = int(at[0]) // MINUTE_MS - WINDOW_MINUTES
@@ -70,19 +70,3 @@ def walk_validation(
         )
         joined = {name: np.concatenate([s[name] for s in scores]) for name in scores[0]}
         yield Walked(card_of(part), at, y, np.concatenate(logits), joined)
-
-
-def forward_of(arrays: dict[str, Any], threads: int) -> Callable[[Any], Any]:
-    """A function from features [B, T, F], B up to 512, to logits [B, H], compiled once."""
-    tf = tensorflow(threads)
-    network = from_arrays(arrays)
-    compiled = tf.function(
-        lambda x: network(x, training=False)[0], jit_compile=True, autograph=False
-    )
-
-    def forward(x_BTF: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        padded = np.zeros((_CHUNK, *x_BTF.shape[1:]), np.float32)
-        padded[: len(x_BTF)] = x_BTF
-        return np.asarray(compiled(tf.constant(padded)).numpy()[: len(x_BTF)])
-
-    return forward

@@ -1,5 +1,6 @@
 """``rigcanary worker``."""
 
+import os
 from pathlib import Path
 
 import typer
@@ -47,6 +48,9 @@ def main(
         print(show(settings))
         return
     log_to_stderr()
+    # Before NumPy is imported: scoring's matrices are small, threads would only wait for each
+    # other, and the other cores belong to Faust and to other workers.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stream.edge.run import run
 
     raise typer.Exit(run(settings))

@@ -1,19 +1,14 @@
-"""Start of the worker process: topics, model in a thread, Faust's loop."""
+"""Start of the worker process: model, topics, Faust's loop."""
 
 import asyncio
 import logging
-import os
 import random
-import threading
-from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from contract.errors import ConfigError, RigcanaryError
-from contract.minute import COLUMNS, WINDOW_MINUTES
 from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
 from stream.edge.shared import History, Predictor
@@ -71,23 +66,10 @@ async def _prepare_topics(settings: WorkerSettings) -> int:
 
 
 def _load(model: str) -> Predictor:
-    # TensorFlow takes seconds to import: here it overlaps with joining the group.
     from models.serve import load
 
     predictor: Predictor = load(model)
-    # Compiles for small batches, which most are; larger ones are compiled when they come, in the
-    # scoring thread. All of them at once would keep a restarted worker from scoring for longer.
-    predictor.score(np.full((1, WINDOW_MINUTES, len(COLUMNS)), np.nan, np.float32))
     return predictor
-
-
-def _load_into(predictor: "Future[Predictor]", model: str) -> None:
-    try:
-        predictor.set_result(_load(model))
-    except BaseException as error:
-        predictor.set_exception(error)
-        if not isinstance(error, RigcanaryError | ImportError | OSError | ValueError):
-            raise
 
 
 def _make_folder(folder: Path) -> None:
@@ -122,17 +104,10 @@ def run(settings: WorkerSettings) -> int:
         ConfigError: when the model or a port cannot be used.
         RigcanaryError: when Kafka cannot be reached, or the worker crashed.
     """
-    if settings.model != "default" and not Path(settings.model).is_dir():
-        raise ConfigError(f"model {settings.model}: no such folder; give one that train wrote")
+    predictor = _load(settings.model)
     if settings.state is not None:
         _make_folder(settings.state)
     partitions = asyncio.run(prepare_topics(settings))
-    predictor: Future[Predictor] = Future()
-    # A daemon: an import of TensorFlow cannot be broken off, and a stop shall not wait for it.
-    loading = threading.Thread(
-        target=_load_into, args=(predictor, settings.model), name="model", daemon=True
-    )
-    loading.start()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(settings, partitions, predictor, _histories(settings))
@@ -149,8 +124,4 @@ def run(settings: WorkerSettings) -> int:
         raise failure
     if failure is not None:
         raise RigcanaryError(f"the worker ended: {failure!r}; see the log") from failure
-    if loading.is_alive():
-        # The interpreter's own end would tear TensorFlow down under the thread that imports it.
-        logging.shutdown()
-        os._exit(code)
     return code

@@ -53,21 +53,20 @@ class Scorer:
         self._shared = shared
         self._outbox = outbox
         self._closer = closer
-        # One thread: TensorFlow's own threads are set to one, and the order stays the same.
+        # One thread: the other core stays with the event loop, and the order stays the same.
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
 
     async def score_due(self) -> int:
         """Score one batch; returns the number of node minutes, 0 when none is due."""
         shared = self._shared
-        predictor = shared.predictor
-        if predictor is None or not shared.due:
+        if not shared.due:
             return 0
         generation = shared.generation
         jobs = self._next_jobs()
         if jobs:
             started = time.perf_counter()
             results = await asyncio.get_running_loop().run_in_executor(
-                self.thread, _score, predictor, jobs, shared.decider.threshold
+                self.thread, _score, shared.predictor, jobs, shared.decider.threshold
             )
             shared.metrics.scoring_seconds.observe(time.perf_counter() - started)
             if generation == shared.generation:

@@ -58,6 +58,7 @@ class Shared:
 
     settings: WorkerSettings
     tables: Tables
+    predictor: Predictor
     publisher: Publisher
     decider: Decider
     watch: SiteWatch
@@ -68,7 +69,6 @@ class Shared:
     repairs: "Counter[str]" = field(default_factory=Counter)
     due: deque[tuple[int, NodeMinute]] = field(default_factory=deque)
     due_added: asyncio.Event = field(default_factory=asyncio.Event)
-    predictor: Predictor | None = None
     live: bool = False
     ready: bool = False
     draining: bool = False

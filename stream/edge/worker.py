@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from concurrent.futures import Future
 from typing import Any, Final
 
 import faust
@@ -62,30 +61,33 @@ class Worker:
         self,
         settings: WorkerSettings,
         partitions: int,
-        predictor: "Future[Predictor]",
+        predictor: Predictor,
         histories: list[History],
     ) -> None:
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         if settings.profile == "embedded":
             embedded.read_promptly(self.app)
-        self._predictor = predictor
         limits = Limits(
             temperature_celsius=settings.limits.temperature_celsius,
             ripple_volts=settings.limits.ripple_volts,
         )
         policy = Policy(limits=limits)
+        threshold = predictor.threshold(settings.false_alarms_per_device_day)
+        log.info("model %s: threshold %.4f", predictor.version, threshold)
         view = FleetView()
         gate = BudgetGate(Budget(), self._devices_known)
         self.shared = Shared(
             settings=settings,
             tables=Tables(self.app, partitions),
             publisher=Publisher(self.app, partitions),
-            decider=Decider(policy, gate, 1.0, ""),
+            predictor=predictor,
+            decider=Decider(policy, gate, threshold, predictor.version),
             watch=SiteWatch(policy),
             view=view,
             metrics=WorkerMetrics(view),
             histories=histories,
         )
+        self.shared.metrics.set_model_version(predictor.version)
         self.outbox = Outbox(self.shared)
         self.intake = Intake(self.shared, self.outbox)
         self.closer = Closer(self.shared, self.intake)
@@ -158,8 +160,6 @@ class Worker:
     def not_ready(self) -> list[str]:
         """Reasons why the worker is not ready."""
         reasons = []
-        if self.shared.predictor is None:
-            reasons.append("the model is being loaded")
         if not self._recovered:
             reasons.append("no partitions yet: joining the group or restoring tables")
         waited = time.monotonic() - self._started > PING_GRACE_SECONDS
@@ -282,13 +282,6 @@ class Worker:
 
     async def _score_loop(self) -> None:
         shared = self.shared
-        predictor = await asyncio.wrap_future(self._predictor)
-        budget = shared.settings.false_alarms_per_device_day
-        shared.decider.threshold = predictor.threshold(budget)
-        shared.decider.model_version = predictor.version
-        shared.metrics.set_model_version(predictor.version)
-        shared.predictor = predictor
-        log.info("model %s: threshold %.4f", predictor.version, shared.decider.threshold)
         while not self.app.should_stop:
             async with self._scoring:
                 scored = await self.scorer.score_due()

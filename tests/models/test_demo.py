@@ -67,5 +67,6 @@ def test_the_demos_failures_are_predicted_and_its_harmless_events_are_not():
                 first = (minute[ends][alarms.argmax()] + 1) * 60
                 lead_minutes[failure.kind] = (failure.failed_at_seconds - first) / 60
     assert set(PREDICTED) <= set(lead_minutes), lead_minutes
-    assert all(lead >= 5 for lead in lead_minutes.values()), lead_minutes
+    # Less than a minute is what a checkpoint, a stop and a start elsewhere take.
+    assert all(lead >= 2 for lead in lead_minutes.values()), lead_minutes
     assert len(false) <= 2, false

@@ -1,4 +1,4 @@
-"""The whole server side as real processes, with a predictor that needs no TensorFlow.
+"""The whole server side as real processes, with a predictor whose risk a test can foretell.
 
 What the embedded Kafka forgets must not be missed: minute rows stay exact, and no decision is
 made twice, over its planned new start, its crash, and a new start of everything.

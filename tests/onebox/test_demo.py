@@ -26,8 +26,6 @@ def test_the_right_cards_job_moves_exactly_once(tmp_path: Path) -> None:
             "rigcanary",
             "demo",
             "--plain",
-            "--speed",
-            "120",
             "--rigs",
             "6",
             "--cards",

@@ -1,4 +1,4 @@
-"""The real worker process with a predictor that needs no TensorFlow.
+"""The real worker process with a predictor whose risk a test can foretell.
 
 Risk is the mean core temperature of the window's last ten minutes over 100 °C: tests can say
 exactly which minute raises it. Run as ``python fake_worker.py CONFIG.toml``.
