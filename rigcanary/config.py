@@ -132,7 +132,7 @@ def _knows(model: type[BaseModel], path: list[str]) -> bool:
 def _explain(error: ValidationError, process: str, prefix: str, config_file: Path | None) -> str:
     parts = []
     for item in error.errors(include_input=False, include_url=False)[:5]:
-        name = ".".join(str(p) for p in item["loc"]) or "settings"
+        name = ".".join(str(p) for p in item["loc"])
         if item["type"] == "extra_forbidden":
             parts.append(f"{name}: no such setting")
         elif item["type"] == "missing":
@@ -140,6 +140,7 @@ def _explain(error: ValidationError, process: str, prefix: str, config_file: Pat
             variable = prefix + name.upper().replace(".", "__")
             parts.append(f"{name} is needed (option --{option} or variable {variable})")
         else:
-            parts.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
+            message = item["msg"].removeprefix("Value error, ")
+            parts.append(f"{name}: {message}" if name else message)
     where = f" ({config_file})" if config_file is not None else ""
     return f"{process} settings{where}: " + "; ".join(parts)

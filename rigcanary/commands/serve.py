@@ -3,8 +3,26 @@
 from pathlib import Path
 
 import typer
+from pydantic import SecretStr
 
 app = typer.Typer(add_completion=False)
+
+
+def _check_worker(webhook: str | None, secret: SecretStr | None) -> None:
+    """What the worker would refuse is said before anything is started.
+
+    Raises:
+        ConfigError: as the worker would.
+    """
+    from rigcanary.config import load
+    from stream.settings import WorkerSettings
+
+    receivers: list[dict[str, object]] = []
+    if webhook is not None and secret is not None:
+        receivers.append(
+            {"name": "webhook", "url": webhook, "secret": secret, "allow_private": True}
+        )
+    load(WorkerSettings, process="worker", overrides={"receivers": receivers})
 
 
 @app.command()
@@ -62,6 +80,7 @@ def main(
     if show_config:
         print(show(settings))
         return 0
+    _check_worker(settings.webhook, settings.webhook_secret)
     from onebox.serve import run
     from rigcanary.logs import log_to_stderr
 

@@ -80,10 +80,13 @@ def create_app(service: Service, token: TokenCheck, verifier: WebhookVerifier) -
     return app
 
 
-async def _unusable(_: Request, error: Exception) -> JSONResponse:
+async def _unusable(request: Request, error: Exception) -> JSONResponse:
     # Without the input: it may hold what JSON cannot (NaN), or a secret.
     items = error.errors() if isinstance(error, RequestValidationError) else []
     detail = [{"loc": item["loc"], "msg": item["msg"], "type": item["type"]} for item in items]
+    if request.method == "POST" and "json" not in request.headers.get("content-type", ""):
+        hint = "send the body as JSON, with the header Content-Type: application/json"
+        detail.insert(0, {"loc": ["header", "content-type"], "msg": hint, "type": "content_type"})
     return JSONResponse({"detail": detail}, 422)
 
 

@@ -31,6 +31,11 @@ class BridgeMetrics:
             ["reason"],
             registry=r,
         )
+        self.repaired = Counter(
+            "rigcanary_bridge_repaired_messages",
+            "Messages whose NaN or Infinity, which is no JSON, became null",
+            registry=r,
+        )
         self.records = Counter(
             "rigcanary_bridge_records", "Kafka records delivered", ["topic"], registry=r
         )
@@ -90,6 +95,7 @@ class BridgeMetrics:
             self.messages.labels(kind).inc(n)
         for reason, n in tally.dead.items():
             self.dead_letters.labels(reason).inc(n)
+        self.repaired.inc(tally.repaired)
 
     def delivered(self, record: Outgoing) -> None:
         """Count one record that Kafka has."""

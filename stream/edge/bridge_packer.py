@@ -62,6 +62,8 @@ class Tally:
 
     kinds: dict[str, int] = field(default_factory=dict)
     dead: dict[str, int] = field(default_factory=dict)
+    repaired: int = 0
+    """Messages whose NaN or Infinity, which is no JSON, became null."""
 
     def count(self, kind: str) -> None:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
@@ -159,6 +161,7 @@ def pack(
                 tally.count("status_cleared")  # how MQTT takes a retained message back
                 continue
             message, body = decode(item.payload)
+            tally.repaired += body is not item.payload
             if kind == "telemetry":
                 check_topic_agrees(check_telemetry(message, item.received_ms), topic)
                 partition = partition_of(key, partitions)

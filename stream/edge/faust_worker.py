@@ -19,6 +19,7 @@ class FaustWorker(faust.Worker):
         self._rigcanary = worker
         self._stop_task: asyncio.Task[None] | None = None
         super().__init__(worker.app, **kwargs)
+        self.spinner = None  # it would write the terminal's escape codes into the log
 
     @property
     def failure(self) -> BaseException | None:

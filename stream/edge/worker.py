@@ -151,10 +151,10 @@ class Worker:
         self.scorer.thread.shutdown(wait=False, cancel_futures=True)
 
     async def _ping_answered(self, receiver: str) -> None:
-        if not self.shared.live:
-            log.info(
-                "receiver %s answered test.ping: decisions are delivered from now on", receiver
-            )
+        if self._recovered and not self.shared.live:
+            log.info("receiver %s answers: decisions are delivered from now on", receiver)
+        else:
+            log.info("receiver %s answers", receiver)
         self.shared.live = True
 
     def not_ready(self) -> list[str]:

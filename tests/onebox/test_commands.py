@@ -118,6 +118,7 @@ def test_a_taken_port_gives_one_line(
         ("demo", "--speed", "0"),
         ("serve", "--mqtt-port", "70000"),
         ("serve", "--webhook", "http://127.0.0.1:1/"),
+        ("serve", "--webhook", "http://127.0.0.1:1/", "--webhook-secret", "abc"),
         ("demo", "--report", "/dev/null/x"),
     ],
 )
@@ -128,6 +129,17 @@ def test_wrong_settings_give_one_line(
     assert code == 2
     assert len(err.splitlines()) == 1
     assert out == ""
+
+
+def test_serve_refuses_what_its_worker_would_refuse_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RIGCANARY_WORKER_NONSENSE", "1")
+    code, out, err = once(capsys, "serve", "--state", str(tmp_path / "state"))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert "RIGCANARY_WORKER_NONSENSE is not a setting" in line
+    assert not (tmp_path / "state").exists()
 
 
 def serve_arguments(tmp_path: Path) -> tuple[list[str], list[int]]:

@@ -31,7 +31,7 @@ def test_version_answers_a_program() -> None:
         (["version", "--nope"], "No such option: --nope"),
         (["worker", "--config", "/nowhere.toml"], "/nowhere.toml: cannot read it"),
         (["worker", "--profile", "neither"], "profile"),
-        (["worker", "--model", "nope"], "model nope: no such folder"),
+        (["worker", "--model", "nope"], "nope/card.json is not there"),
         (["worker", "--kafka", "no-port"], "'no-port' is not HOST:PORT"),
     ],
 )

@@ -417,7 +417,9 @@ class TestJobs:
                 "/v1/jobs", content=text, headers={"content-type": "application/json"}
             )
             assert answer.status_code == 422, text
-        assert runner.http.post("/v1/jobs", content="no json").status_code == 422
+        answer = runner.http.post("/v1/jobs", content="no json")
+        assert answer.status_code == 422
+        assert "Content-Type: application/json" in answer.json()["detail"][0]["msg"]
         assert runner.get("/v1/jobs") == []
 
     def test_a_database_that_cannot_be_written(self, settings: Any, helpers: Any) -> None:

@@ -83,7 +83,8 @@ def test_order_per_node_is_that_of_arrival(items, partitions):
 def test_original_bytes_are_kept_unless_only_the_tolerant_reader_understood_them():
     plain = telemetry("r1", 1).replace(b'"ts"', b'  "ts" ')
     odd = telemetry("r1", 2, note=float("nan"))
-    records, _ = pack([incoming("r1", plain), incoming("r1", odd)], 4, 500_000)
+    records, tally = pack([incoming("r1", plain), incoming("r1", odd)], 4, 500_000)
+    assert tally.repaired == 1
     assert plain in records[0].value
     assert orjson.loads(records[0].value)["messages"][1]["note"] is None
 
