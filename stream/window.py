@@ -13,6 +13,9 @@ from contract.minute import COLUMNS, MIN_COMPLETENESS, MINUTE_MS, WINDOW_MINUTES
 
 RING_MINUTES: Final = 90
 """Rows kept a node: a window, the ten minutes of lateness, and a backlog of twenty."""
+SLOW_SECONDS: Final = 30.0
+"""From this declared cadence on a minute holds one or two samples, and with a jitter of a second
+none: a single empty minute is then no gap."""
 _EMPTY: Final = -1
 _START_DEVICES: Final = 8
 
@@ -21,6 +24,7 @@ _START_DEVICES: Final = 8
 class _Ring:
     minute_ms_T: npt.NDArray[np.int64]
     rows_TDC: npt.NDArray[np.float32]
+    slow_T: npt.NDArray[np.bool_]
     devices: dict[str, int] = field(default_factory=dict)
     last_minute_ms: list[int] = field(default_factory=list)
 
@@ -30,7 +34,8 @@ class Windows:
     """Windows of a node's devices that end with one minute.
 
     ``rows_DTC`` is float32, oldest minute first, NaN where there is no row;
-    ``completeness_D`` is the share of the rows that hold samples.
+    a single empty row of a slow cadence is the one before it. ``completeness_D`` is the share
+    of the rows that hold samples.
     """
 
     devices: tuple[str, ...]
@@ -53,14 +58,21 @@ class WindowStore:
         return len(self._rings)
 
     def put(
-        self, key: str, minute_ms: int, devices: tuple[str, ...], rows_DC: npt.NDArray[np.float64]
+        self,
+        key: str,
+        minute_ms: int,
+        devices: tuple[str, ...],
+        rows_DC: npt.NDArray[np.float64],
+        interval_seconds: float,
     ) -> None:
-        """Insert or replace the rows of a node and minute."""
+        """Insert or replace the rows of a node and minute; the cadence is the declared one."""
         ring = self._rings.get(key)
         if ring is None:
             shape = (RING_MINUTES, _START_DEVICES, len(COLUMNS))
             ring = self._rings[key] = _Ring(
-                np.full(RING_MINUTES, _EMPTY, np.int64), np.full(shape, np.nan, np.float32)
+                np.full(RING_MINUTES, _EMPTY, np.int64),
+                np.full(shape, np.nan, np.float32),
+                np.zeros(RING_MINUTES, np.bool_),
             )
         for device in devices:
             self._place(ring, device, minute_ms)
@@ -68,6 +80,7 @@ class WindowStore:
         if ring.minute_ms_T[slot] > minute_ms:
             return  # a newer minute already took the slot: this one is out of every window
         ring.minute_ms_T[slot] = minute_ms
+        ring.slow_T[slot] = interval_seconds >= SLOW_SECONDS
         ring.rows_TDC[slot] = np.nan
         ring.rows_TDC[slot, [ring.devices[d] for d in devices]] = rows_DC
 
@@ -100,7 +113,9 @@ class WindowStore:
         wanted_T = minute_ms + MINUTE_MS * np.arange(1 - WINDOW_MINUTES, 1)
         slot_T = (wanted_T // MINUTE_MS) % RING_MINUTES
         rows_TDC = ring.rows_TDC[slot_T]
-        rows_TDC[ring.minute_ms_T[slot_T] != wanted_T] = np.nan
+        there_T = ring.minute_ms_T[slot_T] == wanted_T
+        rows_TDC[~there_T] = np.nan
+        _bridge(rows_TDC, ring.slow_T[slot_T] & there_T)
         devices = tuple(sorted(ring.devices))
         rows_DTC = rows_TDC.transpose(1, 0, 2)[[ring.devices[d] for d in devices]]
         holds_DT = rows_DTC[:, :, 0] > 0
@@ -119,3 +134,12 @@ class WindowStore:
     def forget(self, key: str) -> None:
         """Drop a node's rows."""
         self._rings.pop(key, None)
+
+
+def _bridge(rows_TDC: npt.NDArray[np.float32], slow_T: npt.NDArray[np.bool_]) -> None:
+    """Fill a device's empty minute after one of a slow cadence with that one's row, in place."""
+    if not slow_T.any():
+        return
+    holds_TD = rows_TDC[:, :, 0] > 0
+    t, device = np.nonzero(~holds_TD[1:] & holds_TD[:-1] & slow_T[:-1, None])
+    rows_TDC[t + 1, device] = rows_TDC[t, device]

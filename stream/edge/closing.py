@@ -132,7 +132,9 @@ class Closer:
                 history.minutes(value)
             shared.metrics.minute_rows.labels("corrected" if corrected else "published").inc()
             usual_DC = at_usual_cadence(rows_DC, record.interval_seconds)
-            partition.windows.put(record.key, record.minute_ms, record.devices, usual_DC)
+            partition.windows.put(
+                record.key, record.minute_ms, record.devices, usual_DC, record.interval_seconds
+            )
             state = partition.state(record.site, record.node, record.key)
             if record.minute_ms > state.scored_minute_ms:
                 shared.due.append((partition.number, (record.key, record.minute_ms)))

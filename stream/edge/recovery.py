@@ -48,7 +48,9 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
         partition = shared.partitions[number]
         key = record.key
         usual_DC = at_usual_cadence(minutes.rows(record), record.interval_seconds)
-        partition.windows.put(key, record.minute_ms, record.devices, usual_DC)
+        partition.windows.put(
+            key, record.minute_ms, record.devices, usual_DC, record.interval_seconds
+        )
         partition.book.restore(key, record.minute_ms + MINUTE_MS)
         state = partition.state(record.site, record.node, key)
         if record.minute_ms > state.scored_minute_ms:
