@@ -6,7 +6,7 @@ import pytest
 from contract.errors import ConfigError
 from models.card import read_model
 from models.forward import MAX_BATCH, Forward
-from models.network import Scaler, build, to_arrays
+from models.network import Scaler, build, tensorflow, to_arrays
 
 pytestmark = pytest.mark.timeout(300)  # TensorFlow is imported
 
@@ -16,6 +16,7 @@ FEATURES = 7
 @pytest.fixture(scope="module")
 def trained():
     """A network with every weight away from its initial value, and its arrays."""
+    tensorflow()  # its pools have to be set before their first use in this process
     rng = np.random.default_rng(1)
     scaler = Scaler(
         rng.normal(size=FEATURES).astype(np.float32),
