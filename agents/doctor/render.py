@@ -42,18 +42,17 @@ def render(report: Report, console: Console) -> None:
     totals = count(report.findings)
     console.print(Text(", ".join(f"{totals[str(s)]} {s}" for s in _ORDER)), soft_wrap=True)
     if report.not_applicable:
-        console.print(
-            Text("no such card, not looked at: " + ", ".join(report.not_applicable), style="dim")
-        )
+        names = ", ".join(report.not_applicable)
+        _print(Text(f"no such card, not looked at: {names}", style="dim"), console)
 
 
-def _print(table: Table, console: Console) -> None:
-    """Without the blanks that fill a table's last column, where nobody sees colours."""
+def _print(thing: Table | Text, console: Console) -> None:
+    """Without the blanks that fill a line, where it goes to a file or a pipe."""
     if console.is_terminal:
-        console.print(table)
+        console.print(thing)
         return
     with console.capture() as captured:
-        console.print(table)
+        console.print(thing)
     for line in captured.get().splitlines():
         console.print(Text(line.rstrip()), soft_wrap=True)
 

@@ -76,6 +76,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("vrm-ripple", lambda m, _: sensors.vrm_ripple(m)),
     Check("fan-vibration", lambda m, _: sensors.fan_vibration(m)),
     Check("ambient", lambda m, _: sensors.ambient(m)),
+    Check("power-limit", lambda m, _: power.power_limit(m), rig.NVIDIA),
     Check("supply", lambda m, o: power.supply(m, o.supply_watts), "card"),
     Check("xorg-coolbits", lambda m, _: old.coolbits(m), rig.NVIDIA),
     Check("powermizer", lambda m, _: old.powermizer(m), rig.NVIDIA),

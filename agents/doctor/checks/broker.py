@@ -184,9 +184,14 @@ def _days_left(not_after: str) -> int | None:
 
 
 def _context(mqtt: MqttSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if mqtt.ca_file is None else str(mqtt.ca_file))
-    if mqtt.cert_file is not None:
-        context.load_cert_chain(str(mqtt.cert_file), str(mqtt.key_file))
+    files = ", ".join(str(path) for path in (mqtt.ca_file, mqtt.cert_file, mqtt.key_file) if path)
+    try:
+        context = ssl.create_default_context(cafile=mqtt.ca_file)
+        if mqtt.cert_file is not None:
+            context.load_cert_chain(mqtt.cert_file, mqtt.key_file)
+    except (OSError, ValueError) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"certificates cannot be loaded ({files}): {why}") from error
     return context
 
 

@@ -40,7 +40,7 @@ def driver(machine: Machine) -> list[Finding]:
                 dead.strip()[:160],
                 "every card answers",
                 "one dead card keeps nvidia-smi from answering for the others",
-                "read the kernel log for Xid lines (root: dmesg); cold-start, then reseat that card",
+                "read the kernel log for Xid lines (root: dmesg); cold-start, reseat that card",
             )
         ]
     log = rig.nvidia_log(machine)
@@ -76,14 +76,26 @@ def driver(machine: Machine) -> list[Finding]:
 
 def identity(machine: Machine) -> list[Finding]:
     """The driver knows the card by name, and cards of one model have one VBIOS."""
-    cards = [card for card in rig.of_vendor(machine, rig.NVIDIA) if card.xml is not None]
+    cards = rig.of_vendor(machine, rig.NVIDIA)
     versions: dict[str, set[str]] = {}
     for card in cards:
         versions.setdefault(card.model, set()).add(card.text("vbios_version") or "?")
     found = []
     for card in cards:
         text = f"{card.model}, VBIOS {card.text('vbios_version') or '?'}"
-        if card.model in ("Graphics Device", "NVIDIA Graphics Device"):
+        if card.xml is None:
+            found.append(
+                Finding(
+                    "identity",
+                    card.device,
+                    Status.UNKNOWN,
+                    "not shown",
+                    "a model's name",
+                    "nvidia-smi does not show the card",
+                    f"lspci -nn -s {card.address}",
+                )
+            )
+        elif card.model in ("Graphics Device", "NVIDIA Graphics Device"):
             found.append(
                 Finding(
                     "identity",

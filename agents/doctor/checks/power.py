@@ -74,6 +74,34 @@ def supply(machine: Machine, supply_watts: float | None) -> list[Finding]:
     ]
 
 
+def power_limit(machine: Machine) -> list[Finding]:
+    """A power limit that somebody set below the card's own."""
+    found = []
+    for card in rig.of_vendor(machine, rig.NVIDIA):
+        limit = limit_watts(card)
+        default = card.number("gpu_power_readings/default_power_limit") or card.number(
+            "power_readings/default_power_limit"
+        )
+        if limit is None or default is None:
+            status, text, reason, fix = Status.UNKNOWN, "not shown", "the driver gives none", ""
+        elif limit < default:
+            status, text = Status.WARN, f"{limit:g} W"
+            reason = (
+                "somebody lowered it: kind to the card, but heat, fans and supply are then tested "
+                "at less than they must bear"
+            )
+            fix = f"for a buyer's test: nvidia-smi -pl {default:g} (root)"
+        elif limit > default:
+            status, text = Status.WARN, f"{limit:g} W"
+            reason = "somebody raised it above the card's own"
+            fix = f"nvidia-smi -pl {default:g} (root)"
+        else:
+            status, text, reason, fix = Status.PASS, f"{limit:g} W", "", ""
+        wanted = "" if default is None else f"{default:g} W, the default"
+        found.append(Finding("power-limit", card.device, status, text, wanted, reason, fix))
+    return found
+
+
 def limit_watts(card: rig.Card) -> float | None:
     """The most that a card may draw in W."""
     if card.vendor == rig.TENSTORRENT:
