@@ -36,8 +36,7 @@ def main(
 ) -> None:
     """Look at this rig as a second-hand buyer would: links, memory, cooling, drivers, broker.
 
-    Reads only, and needs no root. Exit code 1 when something failed; what cannot be seen is
-    "unknown" and fails nothing.
+    Reads only, and needs no root. Exit code 1 when a check failed; what cannot be seen fails none.
 
     Example: rigcanary doctor --mqtt broker.lan:1883
 

@@ -377,6 +377,12 @@ def test_every_check_has_a_pass_a_trouble_and_an_unknown() -> None:
         assert trouble, name
 
 
+def test_the_page_has_a_row_for_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    rows = " ".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert [check.name for check in CHECKS if f"`{check.name}`" not in rows] == []
+
+
 def test_a_rig_without_tools_fails_nothing(tmp_path: Path) -> None:
     rig = FakeRig(tmp_path)
     rig.pci().pci("0000:02:00.0", "0x10de")

@@ -129,8 +129,13 @@ def test_the_matrix_is_read_without_colours_network_cards_or_legend() -> None:
 @pytest.fixture
 def rig(tmp_path: Path) -> FakeRig:
     rig = FakeRig(tmp_path)
-    for name, speed, state in [("enp3s0", "10000", "up"), ("eno1", "1000", "up"),
-                               ("docker0", "10000", "up"), ("enp4s0", "40000", "down")]:  # fmt: skip
+    interfaces = [
+        ("enp3s0", "10000", "up"),
+        ("eno1", "1000", "up"),
+        ("docker0", "10000", "up"),
+        ("enp4s0", "40000", "down"),
+    ]
+    for name, speed, state in interfaces:
         rig.file(f"/sys/class/net/{name}/speed", f"{speed}\n")
         rig.file(f"/sys/class/net/{name}/operstate", f"{state}\n")
     return rig

@@ -25,7 +25,17 @@ def reach(mqtt: MqttSettings, *, given: bool) -> list[Finding]:
     """The broker takes a connection with the agent's user and password."""
     name, wanted = "broker", "a connection"
     if not given:
-        return [_not_given(name)]
+        return [
+            Finding(
+                name,
+                None,
+                Status.UNKNOWN,
+                "no broker named",
+                wanted,
+                "there is nothing to connect to",
+                "rigcanary doctor --mqtt HOST:PORT, or --config with the agent's file",
+            )
+        ]
     where = f"{mqtt.host}:{mqtt.port}"
     try:
         said = _connect(mqtt)
@@ -85,7 +95,8 @@ def _connect(mqtt: MqttSettings) -> str | None:
         client.tls_set_context(_context(mqtt))
     client.on_connect = lambda *arguments: answers.append(arguments[3])
     client.connect_timeout = DEADLINE_SECONDS
-    client.connect(mqtt.host, mqtt.port, keepalive=30)
+    # paho waits as long as the keepalive for a TLS handshake.
+    client.connect(mqtt.host, mqtt.port, keepalive=int(max(DEADLINE_SECONDS, 1)))
     deadline = time.monotonic() + DEADLINE_SECONDS
     try:
         while not answers and time.monotonic() < deadline:
@@ -103,7 +114,7 @@ def tls(machine: Machine, mqtt: MqttSettings, *, given: bool) -> list[Finding]:
     """The connection is encrypted and the certificates hold for a while yet."""
     name = "broker-tls"
     if not given:
-        return [_not_given(name)]
+        return []
     if not mqtt.tls:
         if mqtt.host.startswith(_LOOPBACK):
             return [Finding(name, None, Status.PASS, "off", "", "the broker is on this machine")]
@@ -206,10 +217,3 @@ def _explain(error: Exception) -> str:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{where}"
     return str(error)
-
-
-def _not_given(name: str) -> Finding:
-    return Finding(
-        name, None, Status.UNKNOWN, "no broker named", "", "there is nothing to connect to",
-        "rigcanary doctor --mqtt HOST:PORT, or --config with the agent's file",
-    )  # fmt: skip

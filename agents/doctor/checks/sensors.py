@@ -41,7 +41,7 @@ def vrm_ripple(machine: Machine) -> list[Finding]:
                 Status.WARN,
                 "proxy: power-sample-spread",
                 wanted,
-                "the spread of the driver's power samples stands in for the sensor",
+                "the spread of the driver's power samples stands in for it, where it gives them",
                 _ADD,
             )
         ]
