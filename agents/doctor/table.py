@@ -64,6 +64,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("resizable-bar", lambda m, _: bars.resizable(m), "card"),
     Check("link-bandwidth", lambda m, o: bandwidth.link(m, measure=o.measure), "card"),
     Check("nvidia-driver", lambda m, _: nvidia.driver(m), rig.NVIDIA),
+    Check("nvml", lambda m, _: nvidia.nvml(m), rig.NVIDIA),
     Check("identity", lambda m, _: nvidia.identity(m), rig.NVIDIA),
     Check("persistence", lambda m, _: nvidia.persistence(m), rig.NVIDIA),
     Check("clocks", lambda m, _: clocks.limits(m), rig.NVIDIA),

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from doctor_rig import FakeRig, gpu
 
+from agents.doctor.checks.nvidia import NVML_PROBE
 from agents.doctor.diagnose import diagnose
 from agents.doctor.finding import Finding, Status
 from agents.doctor.table import CHECKS, Options
@@ -199,6 +200,16 @@ CASES = [
         "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error\n",
         "nvidia-smi ended with code 255: Unable"), "Unable to determine"),
     Case("nvidia-driver", UNKNOWN, on_the_bus, "module not loaded"),
+    Case("nvml", PASS, lambda r: r.pci().says(" ".join(NVML_PROBE), "550.54.15 8\n"), "8 cards"),
+    Case("nvml", FAIL, lambda r: r.pci().says(
+        " ".join(NVML_PROBE),
+        "Traceback\npynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version "
+        "mismatch.\n", "python ended with code 1: Traceback"), "version mismatch"),
+    Case("nvml", UNKNOWN, lambda r: r.pci().says(
+        " ".join(NVML_PROBE), "Traceback\nModuleNotFoundError: No module named 'pynvml'\n",
+        "python ended with code 1: Traceback")),
+    Case("nvml", UNKNOWN, lambda r: r.pci().says(
+        " ".join(NVML_PROBE), "", "python gave no answer within 10 s and was killed")),
     Case("identity", PASS, nvidia(vbios_version="94.02.71.40.72")),
     Case("identity", WARN, nvidia(product_name="Graphics Device")),
     Case("identity", WARN, lambda r: r.nvidia(
@@ -272,6 +283,8 @@ CASES = [
     Case("fan-vibration", UNKNOWN, lambda r: r),
     Case("ambient", PASS, lambda r: r.file("/sys/class/hwmon/hwmon0/temp2_input", "31000\n").file(
         "/sys/class/hwmon/hwmon0/temp2_label", "Inlet Temp\n")),
+    Case("ambient", PASS, lambda r: r.says(
+        "ipmitool sdr type temperature", "Inlet Temp | 04h | ok  |  7.1 | 25 degrees C\n"), "ipmi"),
     Case("ambient", UNKNOWN, lambda r: r),
     Case("power-limit", PASS, nvidia(power_readings__power_limit="350.00 W",
                                      power_readings__default_power_limit="350.00 W")),

@@ -71,11 +71,12 @@ def _bmc_rpm(machine: Machine) -> dict[str, float]:
     """Fans of the board's management controller; ipmitool needs root or access to /dev/ipmi0."""
     found = {}
     for line in (machine.run("ipmitool", "sdr", "type", "fan").good or "").splitlines():
-        # FAN1 | 41h | ok | 29.1 | 1300 RPM
-        columns = [column.strip() for column in line.split("|")]
-        rpm = rig.leading_number(columns[-1]) if columns[-1].endswith("RPM") else None
+        # Fan1 | 30h | ok | 7.1 | 5040 RPM, or Fan 1A Tach | 2610 RPM | ok
+        name, *columns = (column.strip() for column in line.split("|"))
+        reading = next((column for column in columns if column.endswith("RPM")), None)
+        rpm = rig.leading_number(reading)
         if rpm is not None:
-            found[f"ipmi/{columns[0]}"] = rpm
+            found[f"ipmi/{name}"] = rpm
     return found
 
 

@@ -1,6 +1,8 @@
 """The NVIDIA driver, and whether a card is what its label says."""
 
 import re
+import sys
+from typing import Final
 
 from agents.doctor import cards as rig
 from agents.doctor.finding import Finding, Status
@@ -72,6 +74,52 @@ def driver(machine: Machine) -> list[Finding]:
             )
         ]
     return [Finding(name, None, Status.PASS, version, "module and NVML of one version")]
+
+
+NVML_PROBE: Final = (
+    sys.executable,
+    "-c",
+    "import pynvml as n; n.nvmlInit(); "
+    "print(n.nvmlSystemGetDriverVersion(), n.nvmlDeviceGetCount())",
+)
+"""In a child of its own: a call into a hung driver never returns, and a child can be killed."""
+
+
+def nvml(machine: Machine) -> list[Finding]:
+    """Python reaches NVML, which the agent's source ``nvml`` reads."""
+    name, wanted = "nvml", "NVML from Python"
+    answer = machine.run(*NVML_PROBE)
+    if answer.good is not None:
+        version, _, count = answer.good.strip().rpartition(" ")
+        return [Finding(name, None, Status.PASS, f"{version}, {count} cards", wanted)]
+    # Python's traceback ends with the error.
+    said = (answer.text.strip().splitlines() or [answer.problem or ""])[-1]
+    if "LibRmVersionMismatch" in said or "version mismatch" in said.lower():
+        return [
+            Finding(
+                name,
+                None,
+                Status.FAIL,
+                "version mismatch",
+                wanted,
+                "library and kernel module are of different versions: the agent sees no card",
+                "reboot, or stop all GPU users and reload the nvidia modules (root)",
+            )
+        ]
+    missing = "No module named" in said
+    return [
+        Finding(
+            name,
+            None,
+            Status.UNKNOWN,
+            "not reached",
+            wanted,
+            said,
+            "pip install 'rigcanary[agent]'"
+            if missing
+            else "the agent can read nvidia-smi instead: rigcanary agent --source nvidia_smi",
+        )
+    ]
 
 
 def identity(machine: Machine) -> list[Finding]:

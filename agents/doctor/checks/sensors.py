@@ -79,17 +79,22 @@ def fan_vibration(machine: Machine) -> list[Finding]:
 def ambient(machine: Machine) -> list[Finding]:
     """A temperature of the air that goes in."""
     wanted = "an inlet temperature"
-    labelled = [
-        label
-        for label in _labels(machine, "temp")
-        if any(word in label.lower() for word in ("ambient", "inlet", "systin", "front"))
-    ]
+    labelled = [label for label in _labels(machine, "temp") if _of_the_air(label)]
     if labelled:
         return [Finding("ambient", None, Status.PASS, f"hwmon {labelled[0]}", wanted)]
+    for line in (machine.run("ipmitool", "sdr", "type", "temperature").good or "").splitlines():
+        # Inlet Temp | 04h | ok | 7.1 | 25 degrees C
+        label, *columns = (column.strip() for column in line.split("|"))
+        if _of_the_air(label) and any(column.endswith("degrees C") for column in columns):
+            return [Finding("ambient", None, Status.PASS, f"ipmi {label}", wanted)]
     other = _iio(machine, "in_temp")
     if other:
         return [Finding("ambient", None, Status.PASS, f"IIO {other[0]}", wanted)]
     return [_nothing("ambient", wanted)]
+
+
+def _of_the_air(label: str) -> bool:
+    return any(word in label.lower() for word in ("ambient", "inlet", "systin", "front"))
 
 
 def _nothing(name: str, wanted: str) -> Finding:
