@@ -169,6 +169,8 @@ CASES = [
     Case("above-4g", WARN, lambda r: r.pci(resource=regions((LOW, 256 * MIB, MEM64))), "256 MiB"),
     Case("above-4g", FAIL,
          lambda r: r.pci(resource=regions((0, 32768 * MIB, MEM64 | 0x20000000))), "32 GiB"),
+    Case("above-4g", FAIL,
+         lambda r: r.pci(resource=regions((HIGH, 256 * MIB, MEM64 | 0x20000000))), "no address"),
     Case("above-4g", UNKNOWN, on_the_bus),
     Case("resizable-bar", PASS,
          nvidia(bar1_memory_usage__total="32768 MiB", fb_memory_usage__total="24576 MiB")),
@@ -414,6 +416,17 @@ def test_a_tool_is_asked_once(tmp_path: Path) -> None:
 
     assert rig.runs.count(("nvidia-smi", "-q", "-x")) == 1
     assert ("tt-smi", "-s") not in rig.runs, "tt-smi opens boards: not asked where there are none"
+
+
+def test_the_other_functions_of_a_card_are_no_cards(tmp_path: Path) -> None:
+    rig = FakeRig(tmp_path)
+    rig.pci()
+    rig.file("/sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n")
+    rig.file("/sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n")
+
+    report = diagnose(rig.machine, Options())
+
+    assert [card.address for card in report.cards] == ["0000:01:00.0"]
 
 
 def test_new_cards_are_not_judged_by_rules_for_old_ones(tmp_path: Path) -> None:
