@@ -32,12 +32,14 @@ COMMANDS: Final[dict[str, str]] = {
     "failure": "record what really happened to a card",
     "train": "train a failure predictor on a fleet data set",
     "evaluate": "judge a predictor on a fleet data set",
+    "doctor": "look at this rig as a second-hand buyer would",
     "version": "print the version",
 }
 """Subcommand → one line of help; the module is ``rigcanary.commands.NAME``."""
 
 EXTRAS: Final[dict[str, str]] = {
     "agent": "agent",
+    "doctor": "agent",
     "replay": "agent,stream",
     "convert": "models",
     "bridge": "stream",

@@ -8,7 +8,7 @@ from rigcanary.cli import COMMANDS, run
 
 NEEDED = [
   "demo", "serve", "agent", "bridge", "worker", "runner", "simulate", "replay", "export", "failure",
-  "train", "evaluate", "version",
+  "train", "evaluate", "doctor", "version",
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""The checks; each module holds those of one subject. ``agents.doctor.table`` lists them."""
