@@ -8,12 +8,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agents.changes import DeviceChanges
+from agents.merge import attach, merge, pci_slot
 from agents.messages import Envelope, in_order
 from agents.rate import TemperatureRate
-from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed, Source
+from agents.source import (
+    DeviceReading,
+    EventSource,
+    Instant,
+    NoSample,
+    NotHere,
+    ReadFailed,
+    Source,
+)
 from contract.message import Message
 
-_IDENTITY = ("device", "index", "vendor", "model", "serial", "driver")
+_IDENTITY = ("device", "index", "vendor", "model", "serial", "driver", "pci_address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,19 @@ class Sampler:
         self._interval = interval_seconds
         self._sources = [_SourceState(source) for source in sources]
         self._devices: dict[str, _Device] = {}
+        self._unattached: set[str] = set()
         self.reads: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a source with a slow tool waits for its first answer."""
+        return any(getattr(state.source, "pending", False) for state in self._sources)
 
     def tick(self, now: Instant) -> Tick:
         """Sample at ``now``."""
         notices: list[str] = []
         merged: dict[str, DeviceReading] = {}
+        of_rig: list[DeviceReading] = []
         for source_state in self._sources:
             try:
                 readings = self._read(source_state, now, notices)
@@ -68,10 +84,15 @@ class Sampler:
                 self.reads[source_state.source.name, "no sample"] += 1
                 return Tick(None, [], notices)
             for reading in readings:
-                _merge(merged, reading)
+                if "device" in reading:
+                    merge(merged, reading)
+                else:
+                    of_rig.append(reading)
+        notices += self._attach(merged, of_rig)
         events: list[Message] = []
         for reading in merged.values():
             events += self._remember(reading, now)
+        events += self._told(now)
         telemetry = self._envelope.telemetry(
             now.ts, self._interval, [in_order(reading) for reading in merged.values()]
         )
@@ -97,7 +118,7 @@ class Sampler:
             if source_state.trouble is not None:
                 notices.append(f"source {source.name} gives data again")
                 source_state.trouble = None
-            present = [str(reading["device"]) for reading in readings]
+            present = [str(reading["device"]) for reading in readings if "device" in reading]
             if source.enumerates:
                 # A vanished device stays in the list: it is reported as lost from now on.
                 gone = [name for name in source_state.devices if name not in present]
@@ -133,13 +154,37 @@ class Sampler:
         found = device.changes.observe(reading)
         return [self._envelope.event(now.ts, name, type_, text) for type_, text in found]
 
+    def _attach(
+        self, merged: dict[str, DeviceReading], of_rig: list[DeviceReading]
+    ) -> Iterable[str]:
+        """Give the rig's sensors to its cards; a line for each that found none, once."""
+        left = set(attach(merged, of_rig))
+        new = sorted(left - self._unattached)
+        # While no card answers there is nothing to say about where a sensor belongs.
+        if merged or not of_rig:
+            self._unattached = left
+            return new
+        return []
 
-def _merge(into: dict[str, DeviceReading], reading: DeviceReading) -> None:
-    known = into.setdefault(str(reading["device"]), reading)
-    if known is reading:
-        return
-    for key, value in reading.items():
-        if key == "methods":
-            known["methods"] = {**value, **(known.get("methods") or {})}
-        elif known.get(key) is None:
-            known[key] = value
+    def _told(self, now: Instant) -> Iterable[Message]:
+        """The events that sources were told, with the card that is meant."""
+        for source_state in self._sources:
+            source = source_state.source
+            if not isinstance(source, EventSource):
+                continue
+            for found in source.events(now):
+                device = found.device or self._device_at(found.pci_address)
+                ts = now.ts if found.ts is None else found.ts
+                yield self._envelope.event(
+                    ts, device, found.type, found.message, found.code, found.raw
+                )
+
+    def _device_at(self, pci_address: str | None) -> str | None:
+        if pci_address is None:
+            return None
+        slot = pci_slot(pci_address)
+        for name, device in self._devices.items():
+            address = device.identity.get("pci_address")
+            if address is not None and pci_slot(str(address)) == slot:
+                return name
+        return None

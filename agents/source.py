@@ -6,14 +6,23 @@ but gave no answer). One source's failure is its own: the sampler goes on with t
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from contract.errors import RigcanaryError
 
 DeviceReading = dict[str, Any]
 """One entry of ``devices`` of a telemetry message: ``device`` (text), ``index``, ``vendor``,
 ``model``, ``state``, any of the sensors of ``contract.signals`` in their base units (None where
-the card has no such sensor), ``methods``. dT/dt is the sampler's to add."""
+the card has no such sensor), ``methods``. dT/dt is the sampler's to add.
+
+``pci_address`` (``0000:01:00.0``) stays inside the agent: it joins what the kernel says to a card.
+A sensor of the rig names in ``attach`` what it belongs to, instead of a ``device`` of its own:
+``agents.merge.attach`` says how that is read."""
+
+EVERY_CARD: Final = "*"
+"""``attach`` of a sensor that serves all cards of the rig: its inlet, its 12 V rail."""
+ONLY_CARD: Final = "?"
+"""``attach`` of a sensor that nobody mapped to a card: it counts where there is one card."""
 
 
 class NotHere(RigcanaryError):
@@ -41,6 +50,33 @@ class Instant:
 
     ts: float
     monotonic: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """Something structural that a source was told, beside its readings.
+
+    ``type`` is one of ``contract.message.EVENT_TYPES``, ``code`` an Xid number. The card is
+    ``device`` where the source knows it, else the sampler looks for the one at ``pci_address``.
+    ``ts`` is Unix seconds UTC; None where it is the moment of the read.
+    """
+
+    type: str
+    message: str
+    code: int | None = None
+    raw: str | None = None
+    device: str | None = None
+    pci_address: str | None = None
+    ts: float | None = None
+
+
+@runtime_checkable
+class EventSource(Protocol):
+    """A source that gives events as well; asked after the reads of a tick."""
+
+    def events(self, now: Instant) -> list[SourceEvent]:
+        """What came up since the last call, oldest first; never raises and never waits."""
+        ...
 
 
 class Source(Protocol):

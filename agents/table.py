@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from agents.settings import AgentSettings
 
 SOURCES: Final[dict[str, str]] = {
+    "hwmon": "agents.sources.hwmon:HwmonSource",
+    "iio": "agents.sources.iio:IioSource",
+    "ipmi": "agents.sources.ipmi:IpmiSource",
+    "kernel_log": "agents.sources.kernel_log:KernelLogSource",
     "nvml": "agents.sources.nvml:NvmlSource",
     "nvidia_smi": "agents.sources.nvidia_smi:NvidiaSmiSource",
     "replay": "agents.sources.replay:ReplaySource",
     "sim": "agents.sources.sim:SimSource",
+    "tenstorrent": "agents.sources.tenstorrent:TenstorrentSource",
 }
 
 
