@@ -102,5 +102,7 @@ class KernelLogSettings(_Frozen):
     """The kernel's log."""
 
     path: Path = Path("/dev/kmsg")
+    root: Path = Path("/sys")
+    """Where the card behind a PCIe port is looked up, which often reports the card's errors."""
     repeat_seconds: float = Field(default=300.0, ge=0)
     """One fault of one device is one event within this time, however many lines it has."""

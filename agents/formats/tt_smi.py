@@ -91,7 +91,7 @@ def _chip(device: dict[str, Any], index: int, driver: str | None, nulled: Nulled
     }
     for key, value in (
         ("model", kind or None),
-        ("serial", serial),
+        ("serial", serial if (serial or "").strip("0") else None),
         ("driver", driver),
         ("pci_address", address.lower() if address else None),
     ):

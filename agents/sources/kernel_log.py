@@ -19,6 +19,7 @@ from agents.formats.kernel_lines import Fault, FaultReader, kmsg_record, log_lin
 from agents.merge import pci_slot
 from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NotHere, ReadFailed, SourceEvent
+from agents.sysfs import PCI_ADDRESS, listdir
 from contract.errors import ConfigError
 
 RECORD_BYTES: Final = 8192
@@ -52,6 +53,8 @@ class KernelLogSource:
         self._fd: int | None = None
         self._next_seq: int | None = None
         self._lines = FaultReader()
+        # A recording is of another machine: its ports are not this one's.
+        self._root = settings.kernel_log.root if self._input is None else None
         self._repeat = settings.kernel_log.repeat_seconds
         self._reported: dict[tuple[str, str | None], tuple[float, int]] = {}
         self._events: list[SourceEvent] = []
@@ -138,7 +141,10 @@ class KernelLogSource:
                     self._report(fault, seconds, at if is_unix else None)
 
     def _report(self, fault: Fault, seconds: float, ts: float | None) -> None:
-        slot = None if fault.pci_address is None else pci_slot(fault.pci_address)
+        address = fault.pci_address
+        if address is not None and fault.kind.startswith("aer") and self._root is not None:
+            address = _behind(self._root, address)
+        slot = None if address is None else pci_slot(address)
         key = fault.kind, slot
         repeats = 0
         if key in self._reported:
@@ -158,5 +164,12 @@ class KernelLogSource:
             message += f" (and {repeats} more lines of it since the last event)"
         uuid = next((u for a, u in self._lines.uuids.items() if pci_slot(a) == slot), None)
         self._events.append(
-            SourceEvent("xid", message, fault.code, fault.raw[:1000], uuid, fault.pci_address, ts)
+            SourceEvent("xid", message, fault.code, fault.raw[:1000], uuid, address, ts)
         )
+
+
+def _behind(root: Path, address: str) -> str:
+    """The device behind the PCIe port at ``address`` where there is one, else ``address``."""
+    children = listdir(root / "bus" / "pci" / "devices" / address, "")
+    slots = {pci_slot(c.name): c.name for c in children if PCI_ADDRESS.fullmatch(c.name)}
+    return next(iter(slots.values())).lower() if len(slots) == 1 else address
