@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float64]
 STANDARD_GRAVITY: Final = 9.80665
 """m/s² in one g."""
 LEAST_SAMPLES: Final = 16
+_NOTHING_G: Final = 1e-9
+"""What rounding leaves of a constant; no accelerometer is that quiet."""
 _LEAK_LINES: Final = 3
 """Lines at the bottom of a Hann-windowed spectrum that hold what the mean left behind."""
 
@@ -90,7 +92,9 @@ def vibration(metres_per_second2_TX: Floats, sampling_hertz: float | None) -> Vi
     assert power_F is not None
     amplitude_F = np.sqrt(power_F)
     g = strength(amplitude_F)
-    if not sampling_hertz or g == 0:
+    if g < _NOTHING_G:
+        return Vibration(None, 0.0)
+    if not sampling_hertz:
         return Vibration(None, g)
     lowest = _LEAK_LINES * sampling_hertz / n
     return Vibration(dominant_hertz(hertz_F, amplitude_F, lowest), g)

@@ -59,6 +59,8 @@ class IioSensor(_Frozen):
     device: Target = ONLY_CARD
     factor: float = Field(default=1.0, gt=0)
     """Multiplies each sample: (R1 + R2) / R2 of a divider before the converter."""
+    sampling_hertz: float | None = Field(default=None, gt=0)
+    """Rate to set when the buffer is turned on; the driver's own unless given."""
 
 
 class IioSettings(_Frozen):

@@ -7,7 +7,6 @@ sysfs gives a channel's ``raw``, ``scale`` and ``offset``: (raw + offset) × sca
 import os
 import select
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,11 @@ from agents.sysfs import follow, read_float, read_int, read_text
 _TIMESTAMP: Final = "timestamp"
 FIRST_WAIT_SECONDS: Final = 2.0
 """Longest wait for the very first burst; later ones were taken between two ticks."""
+SINGLE_READS_SECONDS: Final = 0.25
+"""Longest that single reads may hold up a tick."""
+
+
+_read = os.read
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,20 @@ class IioDevice:
     """
 
     def __init__(
-        self, folder: Path, dev: Path, channels: tuple[str, ...], samples: int, single_reads: int
+        self,
+        folder: Path,
+        dev: Path,
+        channels: tuple[str, ...],
+        samples: int,
+        single_reads: int,
+        set_hertz: float | None = None,
     ) -> None:
         self.folder = follow(folder)
         self.channels = channels
         self._node = dev / folder.name
         self._samples = samples
         self._single_reads = single_reads
+        self._set_hertz = set_hertz
         self._fd: int | None = None
         self._elements: list[Element] = []
         self._enabled_here = False
@@ -87,11 +98,16 @@ class IioDevice:
 
     def sampling_hertz(self) -> float | None:
         """The rate that the driver states, if any."""
-        for name in ("sampling_frequency", *(f"in_{c}_sampling_frequency" for c in self._kinds())):
-            rate = read_float(self.folder / name)
+        for path in self._rate_files():
+            rate = read_float(path)
             if rate:
                 return rate
         return None
+
+    def _rate_files(self) -> list[Path]:
+        kinds = [c.rstrip("0123456789").rsplit("_", 1)[0] for c in self.channels]
+        own = [f"in_{name}_sampling_frequency" for name in dict.fromkeys((*self.channels, *kinds))]
+        return [self.folder / name for name in ("sampling_frequency", *own)]
 
     def _open(self) -> None:
         scan = self.folder / "scan_elements"
@@ -106,6 +122,10 @@ class IioDevice:
                 stamp = scan / f"in_{_TIMESTAMP}_en"
                 if stamp.exists():
                     stamp.write_text("1", encoding="ascii")
+                if self._set_hertz is not None:
+                    file = next((f for f in self._rate_files() if f.exists()), None)
+                    if file is not None:
+                        file.write_text(f"{self._set_hertz:g}", encoding="ascii")
                 length = self.folder / "buffer" / "length"
                 length.write_text(str(2 * self._samples), encoding="ascii")
                 enable.write_text("1", encoding="ascii")
@@ -177,7 +197,7 @@ class IioDevice:
             if any(value is None for value in row):
                 return None
             rows.append([float(value) for value in row if value is not None])
-            if time.monotonic() - begun > 1.0:
+            if time.monotonic() - begun > SINGLE_READS_SECONDS:
                 break
         raw_TX = np.array(rows, dtype=np.float64).reshape(len(rows), len(files))
         columns = [self._scaled(c, raw_TX[:, i]) for i, c in enumerate(self.channels)]
@@ -196,15 +216,12 @@ class IioDevice:
                 return value
         return default
 
-    def _kinds(self) -> set[str]:
-        return {c.rstrip("0123456789").rsplit("_", 1)[0] for c in self.channels} | {*self.channels}
 
-
-def _read_available(fd: int, most: int, read: Callable[[int, int], bytes] = os.read) -> bytes:
+def _read_available(fd: int, most: int) -> bytes:
     data = b""
     while len(data) < most:
         try:
-            got = read(fd, most - len(data))
+            got = _read(fd, most - len(data))
         except BlockingIOError:
             break
         if not got:

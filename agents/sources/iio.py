@@ -112,6 +112,7 @@ class IioSource:
                     tuple(channels),
                     self._settings.samples,
                     self._settings.single_reads,
+                    sensor.sampling_hertz,
                 )
             return self._open[key]
         if self._settings.sensors:
