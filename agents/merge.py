@@ -92,6 +92,9 @@ def _add(known: DeviceReading, reading: DeviceReading) -> None:
     for key, value in reading.items():
         if key == "methods" or value is None:
             continue
+        if key == "details":
+            known[key] = {**value, **(known.get(key) or {})}
+            continue
         if known.get(key) is not None and not _better(of_new.get(key), methods.get(key), key):
             continue
         known[key] = value

@@ -16,6 +16,7 @@ DeviceReading = dict[str, Any]
 the card has no such sensor), ``methods``. dT/dt is the sampler's to add.
 
 ``pci_address`` (``0000:01:00.0``) stays inside the agent: it joins what the kernel says to a card.
+So does ``details``, numbers that the contract has no name for (name with unit → number).
 A sensor of the rig names in ``attach`` what it belongs to, instead of a ``device`` of its own:
 ``agents.merge.attach`` says how that is read."""
 

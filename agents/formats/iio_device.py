@@ -18,7 +18,7 @@ from agents.source import ReadFailed
 from agents.sysfs import follow, read_float, read_int, read_text
 
 _TIMESTAMP: Final = "timestamp"
-FIRST_WAIT_SECONDS: Final = 2.0
+FIRST_WAIT_SECONDS: Final = 1.0
 """Longest wait for the very first burst; later ones were taken between two ticks."""
 SINGLE_READS_SECONDS: Final = 0.25
 """Longest that single reads may hold up a tick."""

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agents.plausible import ALL_ONES, Nulled, plausible
+from agents.nulled import ALL_ONES, Nulled, plausible
 from agents.source import DeviceReading, ReadFailed
 
 HUNG_CELSIUS: Final = 65_536.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from agents.formats.tt_smi import ASIC_POWER, device_name
-from agents.plausible import ALL_ONES, Nulled, plausible
+from agents.nulled import ALL_ONES, Nulled, plausible
 from agents.source import DeviceReading
-from agents.sysfs import follow, listdir, pci_address_of, read_int, read_text
+from agents.sysfs import follow, listdir, pci_address_of, read_float, read_int, read_text
 
 _SENSORS: Final = {
     # what: (sensor, hwmon's unit in base units)
@@ -23,9 +23,11 @@ _SENSORS: Final = {
     "fan_rpm": ("fan_speed_rpm", 1.0),
 }
 _LABEL: Final = re.compile(
-    r"(?:asic(?P<chip>\d?)_)?(?P<what>temp|vcore|power|fan_rpm)(?P<tail>\d?)"
+    r"(?:asic(?P<chip>\d?)_)?(?P<what>temp|vcore|current|power|fan_rpm)(?P<tail>\d?)"
 )
-_CHANNEL: Final = re.compile(r"(?:temp|in|power|fan)\d+_label")
+_CHANNEL: Final = re.compile(r"(?:temp|in|curr|power|fan)\d+_label")
+_MOST_AMPERES: Final = 2000.0
+"""No chip draws that; what a register of ones says is above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def read_card(folder: Path, index: int, nulled: Nulled) -> list[SysfsChip]:
                 nulled[sensor, "sentinel"] += 1
                 number = None
             reading[sensor] = plausible(sensor, None if number is None else number * unit, nulled)
+        details = {"core_current_amperes": _amperes(raw.get("current"))}
         if reading["power_watts"] is not None:
             reading["methods"] = {"power_watts": ASIC_POWER}
         if chip == 1:
@@ -93,6 +96,8 @@ def read_card(folder: Path, index: int, nulled: Nulled) -> list[SysfsChip]:
             ):
                 width = read_int(device / file)
                 reading[sensor] = plausible(sensor, width, nulled)
+            details["core_clock_megahertz"] = read_float(folder / "tt_aiclk")
+        reading["details"] = {k: v for k, v in details.items() if v is not None}
         first = chip == 1
         chips.append(
             SysfsChip(
@@ -128,6 +133,12 @@ def _channels(device: Path) -> dict[int, dict[str, Path]]:
 def _hung(raw: dict[str, int | None]) -> bool:
     ones = [value for value in raw.values() if value is not None and _is_ones(value)]
     return raw.get("temp") in (65_536_000, 65_535_000) or len(ones) > 1
+
+
+def _amperes(milliamperes: int | None) -> float | None:
+    if milliamperes is None or not 0 <= milliamperes <= _MOST_AMPERES * 1000:
+        return None
+    return milliamperes / 1000
 
 
 def _is_ones(value: int) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from typing import Final
 
 from agents.formats.hwmon_channels import Channel, has_chips, of_json, of_sysfs
-from agents.plausible import ALL_ONES, plausible
+from agents.nulled import ALL_ONES, plausible
 from agents.sensor_settings import HwmonSensor
 from agents.settings import AgentSettings
 from agents.source import EVERY_CARD, DeviceReading, Instant, NotHere, ReadFailed

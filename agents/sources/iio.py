@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents.plausible import plausible
+from agents.nulled import plausible
 from agents.sensor_settings import IioSensor
 from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NotHere, ReadFailed

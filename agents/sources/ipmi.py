@@ -11,7 +11,7 @@ from typing import Final
 
 from agents.child import SlowTool
 from agents.formats.ipmitool import IpmiValue, parse
-from agents.plausible import plausible
+from agents.nulled import plausible
 from agents.settings import AgentSettings
 from agents.source import EVERY_CARD, DeviceReading, Instant, ReadFailed
 from agents.sources.hwmon import RAIL_12V, RAIL_VOLTS

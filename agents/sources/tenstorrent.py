@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agents.child import SlowTool
-from agents.counters import Total32
 from agents.formats import tt_smi, tt_sysfs
 from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NotHere, ReadFailed, SourceEvent
+from agents.total32 import Total32
 from contract.errors import ConfigError
 
 SPREAD_SAMPLES: Final = 12
@@ -146,15 +146,20 @@ class TenstorrentSource:
             reading.update(identity, state="unresponsive")
 
     def _count_trips(self, reading: DeviceReading, trips: int, memory: _Memory) -> None:
+        reading.setdefault("details", {})["therm_trips_total"] = float(trips)
         more = memory.trips.update(trips)
         if more:
             text = f"{more} more thermal trips of the card, {trips} in all"
             self._events.append(SourceEvent("xid", text, device=str(reading["device"])))
 
     def _count_words(self, chip: tt_sysfs.SysfsChip, memory: _Memory) -> None:
+        device = str(chip.reading["device"])
         for name, value in chip.counters.items():
             grown = memory.words.setdefault(name, Total32()).update(value)
-            self.pcie_bytes[str(chip.reading["device"])] += grown * FLIT_BYTES
+            self.pcie_bytes[device] += grown * FLIT_BYTES
+        if chip.counters:
+            details = chip.reading.setdefault("details", {})
+            details["pcie_bytes_total"] = float(self.pcie_bytes[device])
 
 
 def _spread(reading: DeviceReading, memory: _Memory) -> None:

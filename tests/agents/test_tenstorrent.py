@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.child import SlowTool
-from agents.counters import Total32, delta_32
 from agents.formats.tt_smi import device_name, parse
 from agents.messages import Envelope
 from agents.sampler import Sampler
@@ -22,6 +21,7 @@ from agents.sensor_settings import TenstorrentSettings
 from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NotHere, ReadFailed
 from agents.sources.tenstorrent import TenstorrentSource
+from agents.total32 import Total32, delta_32
 from contract.errors import ConfigError
 from contract.signals import BY_NAME
 
@@ -306,10 +306,8 @@ def test_a_tool_that_hangs_is_killed_with_its_children_and_the_cards_are_unknown
 
 
 def _runs(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_a_child_that_cannot_be_killed_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +371,7 @@ def make_sysfs(root: Path, cards: int = 1) -> list[Path]:
             chip / "tt_serial": f"000004033191404{n}",
             chip / "tt_card_type": "p150a",
             chip / "tt_heartbeat": "100",
+            chip / "tt_aiclk": "800",
             chip / "tt_therm_trip_count": "0",
             counters / "mst_rd_data_word_received0": "4294967290",
             hwmon / "name": "blackhole",
@@ -425,6 +424,12 @@ def test_sysfs_gives_sensors_identity_and_link(tmp_path: Path) -> None:
         "methods": {"power_watts": "asic-power"},
         "pcie_link_width": 8,
         "pcie_link_width_max": 16,
+        "details": {
+            "core_current_amperes": 41.0,
+            "core_clock_megahertz": 800.0,
+            "therm_trips_total": 0.0,
+            "pcie_bytes_total": 0.0,
+        },
     }
 
 
