@@ -76,7 +76,10 @@ class SlowTool:
     def _start(self, monotonic: float) -> None:
         self._started, self._killed = monotonic, False
         # A file, not a pipe: a tool that prints much must not wait for a reader.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        except OSError as error:
+            raise ReadFailed(f"{self._command[0]}: no room for its output: {error}") from error
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             self._child = subprocess.Popen(

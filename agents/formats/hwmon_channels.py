@@ -46,11 +46,9 @@ def of_sysfs(root: Path, want: Want = lambda _: True) -> list[Channel]:
     for entry in listdir(root / "class" / "hwmon", "hwmon"):
         folder = follow(entry)
         # Old drivers keep their files in the device's folder.
-        if read_text(folder / "name") is None and (folder / "device" / "name").exists():
+        if not (folder / "name").exists() and (folder / "device" / "name").exists():
             folder = folder / "device"
-        if folder.is_dir():
-            chip = read_text(folder / "name") or entry.name
-            found += _of_folder(folder, chip, want)
+        found += _of_folder(folder, _name(folder) or entry.name, want)
     return found
 
 
@@ -79,8 +77,15 @@ def of_json(printed: bytes) -> list[Channel]:
     ]
 
 
+def _name(folder: Path) -> str | None:
+    try:
+        return read_text(folder / "name")
+    except OSError:
+        return None  # the chip is being taken away
+
+
 def _of_folder(folder: Path, chip: str, want: Want) -> Iterator[Channel]:
-    for entry in sorted(folder.iterdir()):
+    for entry in listdir(folder, ""):
         if (found := _INPUT.fullmatch(entry.name)) is not None:
             kind, name = found["kind"], f"{found['kind']}{found['number']}"
         elif (found := _PWM.fullmatch(entry.name)) is not None:

@@ -6,6 +6,7 @@ V, 0.0 °C, 0 A, 0 RPM), so a value counts only where its tag is there.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -205,14 +206,13 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, int | float):
-        return float(value)
     try:
-        return float(value.strip().rstrip("%x")) if isinstance(value, str) else None
-    except ValueError:
+        number = float(value.strip().rstrip("%x") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def _raw(value: object) -> int | None:

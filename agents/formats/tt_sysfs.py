@@ -112,14 +112,17 @@ def read_card(folder: Path, index: int, nulled: Nulled) -> list[SysfsChip]:
 
 def has_sensors(folder: Path) -> bool:
     """Whether the driver gives this card's sensors: with some firmware it cannot."""
-    return bool(_channels(follow(follow(folder) / "device")))
+    try:
+        return bool(_channels(follow(follow(folder) / "device")))
+    except OSError:
+        return True  # they are there and answer with an error: the card's trouble, not the driver's
 
 
 def _channels(device: Path) -> dict[int, dict[str, Path]]:
     """Chip number (1, 2) → what → its file."""
     found: dict[int, dict[str, Path]] = {}
     for hwmon in listdir(device / "hwmon", "hwmon"):
-        for entry in sorted(hwmon.iterdir()):
+        for entry in listdir(hwmon, ""):
             if _CHANNEL.fullmatch(entry.name) is None:
                 continue
             label = _LABEL.fullmatch(read_text(entry) or "")

@@ -103,7 +103,7 @@ class HwmonSource:
         if channel.fault:
             self.nulled[sensor, "faulty channel"] += 1
             return None
-        if channel.value is not None and round(channel.value) in ALL_ONES:
+        if channel.value in ALL_ONES:
             self.nulled[sensor, "sentinel"] += 1
             return None
         return plausible(

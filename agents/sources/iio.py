@@ -54,6 +54,9 @@ class IioSource:
             except ReadFailed as error:
                 failures.append(str(error))
                 continue
+            except OSError as error:
+                failures.append(f"an IIO device answers with an error: {error.strerror}")
+                continue
             if reading is not None:
                 readings.append(reading)
         if failures and not readings:

@@ -266,7 +266,8 @@ def test_the_tool_runs_beside_and_a_tick_without_news_has_no_values(tmp_path: Pa
     printed = snapshot().decode()
     source = tool(tmp_path, f"print(' Detected chips: 1'); print({printed!r})")
     assert source.read(at(0)) == []
-    assert source.pending
+    waited = source.pending
+    assert waited
     (reading,) = wait_until_read(source)
     assert reading["temperature_celsius"] == 54.3
     assert not source.pending
@@ -545,6 +546,21 @@ def test_a_card_whose_files_answer_with_errors_is_lost(
     first, second = source.read(at(1))
     assert (first["state"], second["state"]) == ("ok", "lost")
     assert second["device"] == "TT-0000040331914041"
+
+
+def test_the_only_card_whose_files_answer_with_errors_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_sysfs(tmp_path)
+    source = of_sysfs(tmp_path)
+    (before,) = source.read(at(0))
+
+    def broken(path: Path, *args: Any, **kwargs: Any) -> str:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(Path, "read_text", broken)
+    (reading,) = source.read(at(1))
+    assert (reading["state"], reading["device"]) == ("lost", before["device"])
 
 
 def test_thermal_trips_are_events_and_a_reset_is_none(tmp_path: Path) -> None:
