@@ -19,6 +19,9 @@ SOURCES: Final[dict[str, str]] = {
     "sim": "agents.sources.sim:SimSource",
 }
 
+SIMULATED: Final = frozenset(("sim", "replay"))
+"""Sources that play a rig back; they touch no device, and nothing in them can hang."""
+
 
 def open_source(name: str, settings: "AgentSettings") -> Source:
     """Import and build the source called ``name``; its class takes the agent's settings.
