@@ -92,6 +92,10 @@ def _add(known: DeviceReading, reading: DeviceReading) -> None:
     for key, value in reading.items():
         if key == "methods" or value is None:
             continue
+        if key == "state":
+            if known.get("state", "unknown") == "unknown":  # who could look knows better
+                known[key] = value
+            continue
         if key == "details":
             known[key] = {**value, **(known.get(key) or {})}
             continue

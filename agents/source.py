@@ -1,8 +1,18 @@
 """What a source of readings is.
 
-A read has three outcomes: data (a list is returned), not here (``NotHere``: the tool, library
-or file is absent, which says nothing about the cards) and failed (``ReadFailed``: it is there
-but gave no answer). One source's failure is its own: the sampler goes on with the others.
+A read has four outcomes: data (a list is returned), not here (``NotHere``: the tool, library
+or file is absent, which says nothing about the cards), failed (``ReadFailed``: it is there but
+gave no usable answer) and late (``ReadLate``: no answer in time). One source's failure is its
+own: the sampler goes on with the others.
+
+What may hang, in order of preference:
+
+- Devices that can be asked one by one: ``agents.guarded.Lanes``, a lane a device. A device whose
+  outcome is late is returned with its identity and ``state: "unresponsive"``; the others have
+  their readings. ``lanes.run({device: lambda: ask(device), …})[device].get()``.
+- A tool that prints: ``agents.program.Program(command, deadline).run()``, a child that is killed.
+- Anything else: nothing. ``agents.run`` puts every source of real devices behind
+  ``agents.guarded.GuardedSource``, and a read that hangs there is late as a whole.
 """
 
 from dataclasses import dataclass
@@ -13,10 +23,14 @@ from contract.errors import RigcanaryError
 DeviceReading = dict[str, Any]
 """One entry of ``devices`` of a telemetry message: ``device`` (text), ``index``, ``vendor``,
 ``model``, ``state``, any of the sensors of ``contract.signals`` in their base units (None where
-the card has no such sensor), ``methods``. dT/dt is the sampler's to add.
+the card has no such sensor), ``methods`` (sensor → how, for values that stand in for a sensor;
+a real sensor's value has none). dT/dt is the sampler's to add.
 
-``pci_address`` (``0000:01:00.0``) stays inside the agent: it joins what the kernel says to a card.
-So does ``details``, numbers that the contract has no name for (name with unit → number).
+Three keys never leave the agent. ``details``: what the contract has no name for, as name with
+unit → number; the agent's own metrics show them. ``nulled``: sensor → reason, for values that the
+source itself knew to be none and gave as None; the sampler counts them with those that it finds
+(``agents.plausible``). ``pci_address`` (``0000:01:00.0``): joins what the kernel says to a card.
+
 A sensor of the rig names in ``attach`` what it belongs to, instead of a ``device`` of its own:
 ``agents.merge.attach`` says how that is read."""
 
@@ -30,15 +44,19 @@ class NotHere(RigcanaryError):
     """The source's tool, library or file is absent; the message says which, for a person."""
 
 
+class ReadFailed(RigcanaryError):
+    """The source is there and gave no usable answer; the message says what it said."""
+
+
+class ReadLate(ReadFailed):
+    """The source did not answer in time; it may still, and is asked again at the next tick."""
+
+
 class NoSample(RigcanaryError):
     """The rig itself took no sample at this instant: a gap in a recording, a simulated outage.
 
     Nothing is sent then, as the rig would have sent nothing.
     """
-
-
-class ReadFailed(RigcanaryError):
-    """The source is there and gave no usable answer; the message says what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,8 @@ class Source(Protocol):
 
         Raises:
             NotHere: the source is absent (it may come back: it is asked again at every tick).
-            ReadFailed: it did not answer.
+            ReadFailed: it gave no usable answer.
+            ReadLate: it did not answer in time.
             NoSample: only sources that play a rig back.
         """
         ...

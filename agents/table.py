@@ -24,6 +24,9 @@ SOURCES: Final[dict[str, str]] = {
     "tenstorrent": "agents.sources.tenstorrent:TenstorrentSource",
 }
 
+SIMULATED: Final = frozenset(("sim", "replay"))
+"""Sources that play a rig back; they touch no device, and nothing in them can hang."""
+
 
 def open_source(name: str, settings: "AgentSettings") -> Source:
     """Import and build the source called ``name``; its class takes the agent's settings.

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agents.nulled import ALL_ONES, Nulled, plausible
+from agents.nulled import Nulled, plausible
+from agents.plausible import is_sentinel
 from agents.source import DeviceReading, ReadFailed
 
 HUNG_CELSIUS: Final = 65_536.0
@@ -170,7 +171,7 @@ def _corrected(tags: dict[str, Any]) -> float | None:
     two chips).
     """
     found = [v for v in (_raw(tags.get(t)) for t in _CORRECTED) if v is not None]
-    if not found or any(v in ALL_ONES for v in found):
+    if not found or any(map(is_sentinel, found)):
         return None
     return float(sum(sum(v.to_bytes(8, "big")) for v in found))
 
@@ -178,7 +179,7 @@ def _corrected(tags: dict[str, Any]) -> float | None:
 def _uncorrected(tags: dict[str, Any]) -> float | None:
     """Uncorrected errors: one bit for each memory chip and direction that has had one."""
     found = _raw(tags.get(_UNCORRECTED))
-    return None if found is None or found in ALL_ONES else float(found.bit_count())
+    return None if found is None or is_sentinel(found) else float(found.bit_count())
 
 
 def _tell_apart(chips: list[Chip]) -> None:
@@ -227,4 +228,4 @@ def _raw(value: object) -> int | None:
 
 def _tag(tags: dict[str, Any], name: str, default: float | None = None) -> float | None:
     value = _raw(tags.get(name))
-    return default if value is None or value in ALL_ONES else float(value)
+    return default if value is None or is_sentinel(value) else float(value)

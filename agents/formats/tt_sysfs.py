@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from agents.formats.tt_smi import ASIC_POWER, device_name
-from agents.nulled import ALL_ONES, Nulled, plausible
+from agents.nulled import Nulled, plausible
+from agents.plausible import is_sentinel
 from agents.source import DeviceReading
 from agents.sysfs import follow, listdir, pci_address_of, read_float, read_int, read_text
 
@@ -102,8 +103,8 @@ def read_card(folder: Path, index: int, nulled: Nulled) -> list[SysfsChip]:
         chips.append(
             SysfsChip(
                 reading,
-                heartbeat if first and heartbeat not in ALL_ONES else None,
-                trips if first and trips not in ALL_ONES else None,
+                heartbeat if first and not _none(heartbeat) else None,
+                trips if first and not _none(trips) else None,
                 _counters(folder) if first else {},
             )
         )
@@ -138,6 +139,10 @@ def _hung(raw: dict[str, int | None]) -> bool:
     return raw.get("temp") in (65_536_000, 65_535_000) or len(ones) > 1
 
 
+def _none(value: int | None) -> bool:
+    return value is None or is_sentinel(value)
+
+
 def _amperes(milliamperes: int | None) -> float | None:
     if milliamperes is None or not 0 <= milliamperes <= _MOST_AMPERES * 1000:
         return None
@@ -146,7 +151,7 @@ def _amperes(milliamperes: int | None) -> float | None:
 
 def _is_ones(value: int) -> bool:
     # hwmon's units multiply what was 32 bits of ones: 4.29 MV, 4.29 kW, 4294967295 rpm.
-    return value in ALL_ONES or value in (0xFFFFFFFF * 1000, 0xFFFFFFFF * 1_000_000)
+    return is_sentinel(value) or value in (0xFFFFFFFF * 1000, 0xFFFFFFFF * 1_000_000)
 
 
 def _counters(folder: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from typing import Final
 
 from agents.formats.hwmon_channels import Channel, has_chips, of_json, of_sysfs
-from agents.nulled import ALL_ONES, plausible
+from agents.nulled import plausible
 from agents.sensor_settings import HwmonSensor
 from agents.settings import AgentSettings
 from agents.source import EVERY_CARD, DeviceReading, Instant, NotHere, ReadFailed
@@ -102,9 +102,6 @@ class HwmonSource:
     def _value(self, channel: Channel, sensor: str, factor: float) -> float | None:
         if channel.fault:
             self.nulled[sensor, "faulty channel"] += 1
-            return None
-        if channel.value in ALL_ONES:
-            self.nulled[sensor, "sentinel"] += 1
             return None
         return plausible(
             sensor, None if channel.value is None else channel.value * factor, self.nulled

@@ -7,13 +7,16 @@ snapshot has the cards and no values, as nothing was measured.
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from agents.child import SlowTool
+from agents.counters import WrappingCounter
 from agents.formats import tt_smi, tt_sysfs
+from agents.guarded import Lanes, deadline_seconds
 from agents.settings import AgentSettings
-from agents.source import DeviceReading, Instant, NotHere, ReadFailed, SourceEvent
-from agents.total32 import Total32
+from agents.source import DeviceReading, Instant, NotHere, ReadFailed, ReadLate, SourceEvent
 from contract.errors import ConfigError
 
 SPREAD_SAMPLES: Final = 12
@@ -31,16 +34,20 @@ class _Memory:
     heartbeat: int | None = None
     same: int = 0
     moved: float = 0.0
-    trips: Total32 = field(default_factory=Total32)
+    trips: WrappingCounter = field(default_factory=WrappingCounter)
+    trips_before: int | None = None
     vcore: deque[float] = field(default_factory=lambda: deque(maxlen=SPREAD_SAMPLES))
-    words: dict[str, Total32] = field(default_factory=dict)
+    words: dict[str, WrappingCounter] = field(default_factory=dict)
+
+
+_Read = tuple[list[tt_sysfs.SysfsChip], Counter[tuple[str, str]]]
 
 
 class TenstorrentSource:
     """Reads every Tenstorrent card of the rig.
 
-    ``nulled`` counts (sensor, reason) of values thrown away; ``pcie_bytes`` is each card's PCIe
-    traffic since the agent's start, counted across wraps of the card's 32 bits.
+    Each card is read in a lane of its own: one that hangs is ``unresponsive``, the others have
+    their readings. ``nulled`` counts (sensor, reason) of values thrown away.
     """
 
     name = "tenstorrent"
@@ -61,7 +68,9 @@ class TenstorrentSource:
         self._last: list[DeviceReading] = []
         self._events: list[SourceEvent] = []
         self.nulled: Counter[tuple[str, str]] = Counter()
-        self.pcie_bytes: Counter[str] = Counter()
+        self._lanes: Lanes[_Read] = Lanes(
+            "tenstorrent", deadline_seconds(settings.interval_seconds)
+        )
 
     @property
     def pending(self) -> bool:
@@ -89,21 +98,25 @@ class TenstorrentSource:
 
     def _of_sysfs(self, now: Instant) -> list[DeviceReading]:
         readings: list[DeviceReading] = []
-        for index, folder in enumerate(tt_sysfs.folders(self._root)):
+        folders = tt_sysfs.folders(self._root)
+        calls = {f.name: partial(_read_card, f, index) for index, f in enumerate(folders)}
+        for index, outcome in enumerate(self._lanes.run(calls).values()):
             try:
-                chips = tt_sysfs.read_card(folder, index, self.nulled)
+                chips, nulled = outcome.get()
+            except ReadLate:
+                readings += self._without(index, "unresponsive")
+                continue
             except OSError:
                 # The kernel says EIO or ENODEV where the card no longer answers it.
-                known = next((r for r in self._last if r.get("index") == index), None)
-                name = {"device": f"TT-{index}", "index": index, "vendor": "tenstorrent"}
-                readings.append({**_identity(known or name), "state": "lost"})
+                readings += self._without(index, "lost")
                 continue
+            self.nulled.update(nulled)
             for chip in chips:
                 memory = self._memory.setdefault(str(chip.reading["device"]), _Memory())
                 self._judge(chip.reading, chip.heartbeat, memory, now)
                 if chip.therm_trips is not None:
                     self._count_trips(chip.reading, chip.therm_trips, memory)
-                self._count_words(chip, memory)
+                _count_words(chip, memory)
                 _spread(chip.reading, memory)
                 readings.append(chip.reading)
         self._last = readings
@@ -146,20 +159,34 @@ class TenstorrentSource:
             reading.update(identity, state="unresponsive")
 
     def _count_trips(self, reading: DeviceReading, trips: int, memory: _Memory) -> None:
-        reading.setdefault("details", {})["therm_trips_total"] = float(trips)
-        more = memory.trips.update(trips)
-        if more:
-            text = f"{more} more thermal trips of the card, {trips} in all"
+        total = memory.trips.update(trips)
+        reading.setdefault("details", {})["therm_trips_total"] = float(total)
+        before, memory.trips_before = memory.trips_before, total
+        if before is not None and total > before:
+            text = f"{total - before} more thermal trips of the card, {trips} in all"
             self._events.append(SourceEvent("xid", text, device=str(reading["device"])))
 
-    def _count_words(self, chip: tt_sysfs.SysfsChip, memory: _Memory) -> None:
-        device = str(chip.reading["device"])
-        for name, value in chip.counters.items():
-            grown = memory.words.setdefault(name, Total32()).update(value)
-            self.pcie_bytes[device] += grown * FLIT_BYTES
-        if chip.counters:
-            details = chip.reading.setdefault("details", {})
-            details["pcie_bytes_total"] = float(self.pcie_bytes[device])
+    def _without(self, index: int, state: str) -> list[DeviceReading]:
+        """The chips of a card that does not answer, as they were known."""
+        known = [_identity(r) for r in self._last if r.get("index") == index]
+        unknown = {"device": f"TT-{index}", "index": index, "vendor": "tenstorrent"}
+        return [{**identity, "state": state} for identity in known or [unknown]]
+
+
+def _read_card(folder: Path, index: int) -> "_Read":
+    # Counted apart: a call that was left behind may still be running beside the next one.
+    nulled: Counter[tuple[str, str]] = Counter()
+    return tt_sysfs.read_card(folder, index, nulled), nulled
+
+
+def _count_words(chip: tt_sysfs.SysfsChip, memory: _Memory) -> None:
+    words = [
+        memory.words.setdefault(name, WrappingCounter()).update(value)
+        for name, value in chip.counters.items()
+    ]
+    if words:
+        details = chip.reading.setdefault("details", {})
+        details["pcie_bytes_total"] = float(FLIT_BYTES * sum(words))
 
 
 def _spread(reading: DeviceReading, memory: _Memory) -> None:
