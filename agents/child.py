@@ -4,9 +4,12 @@ import os
 import signal
 import subprocess
 import tempfile
-from typing import IO
+from collections.abc import Callable
+from typing import IO, TypeVar
 
 from agents.source import NotHere, ReadFailed
+
+T = TypeVar("T")
 
 MAX_OUTPUT_BYTES = 8 * 2**20
 _GIVE_UP_SECONDS = 1.0
@@ -31,19 +34,35 @@ class SlowTool:
         self._started = float("-inf")
         self._killed = False
         self._answered = False
+        self._trouble: str | None = None
 
     @property
     def pending(self) -> bool:
         """Whether it was started and has never answered yet."""
         return self._child is not None and not self._answered
 
-    def poll(self, monotonic: float) -> bytes | None:
-        """What the tool printed, once per run; None while there is nothing new.
+    def read(self, monotonic: float, parse: Callable[[bytes], T]) -> T | None:
+        """What ``parse`` makes of what the tool printed, once per run; None without anything new.
 
         Raises:
             NotHere: the program is not installed.
-            ReadFailed: it ended with an error and printed nothing, or was killed.
+            ReadFailed: it ended with an error and printed nothing, was killed, or ``parse``
+                refused it; raised again until it gives a better answer.
         """
+        try:
+            printed = self._poll(monotonic)
+            found = None if printed is None else parse(printed)
+        except ReadFailed as error:
+            self._trouble = str(error)
+            raise
+        if printed is not None:
+            self._trouble = None
+        elif self._trouble is not None:
+            # It runs again, which is no better answer yet.
+            raise ReadFailed(self._trouble)
+        return found
+
+    def _poll(self, monotonic: float) -> bytes | None:
         if self._child is None:
             if monotonic - self._started >= self._every:
                 self._start(monotonic)

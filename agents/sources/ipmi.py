@@ -45,14 +45,14 @@ class IpmiSource:
     def read(self, now: Instant) -> list[DeviceReading]:
         if self._input is not None:
             try:
-                printed: bytes | None = self._input.read_bytes()
+                values: list[IpmiValue] | None = parse(self._input.read_bytes())
             except OSError as error:
                 raise ReadFailed(f"{self._input}: {error.strerror}") from error
         else:
-            printed = self._tool.poll(now.monotonic)
-        if printed is None:
+            values = self._tool.read(now.monotonic, parse)
+        if values is None:
             return [] if self._node is None else [{"device": self._node, "state": "ok"}]
-        return self._readings(parse(printed))
+        return self._readings(values)
 
     def close(self) -> None:
         self._tool.close()

@@ -124,14 +124,13 @@ class TenstorrentSource:
 
     def _of_tool(self, now: Instant, driver: bool) -> list[DeviceReading]:
         try:
-            printed = self._tool.poll(now.monotonic)
+            chips = self._tool.read(now.monotonic, lambda text: tt_smi.parse(text, self.nulled))
         except NotHere as error:
             what = "tt-kmd gives no sensors" if driver else "the driver tt-kmd is not loaded"
             raise NotHere(f"{what}, and {error}") from error
-        if printed is None:
+        if chips is None:
             # Nothing was measured: the cards that are known, and no values.
             return [_identity(r) | {"state": r["state"]} for r in self._last]
-        chips = tt_smi.parse(printed, self.nulled)
         for chip in chips:
             memory = self._memory.setdefault(str(chip.reading["device"]), _Memory())
             self._judge(chip.reading, chip.heartbeat, memory, now)

@@ -315,13 +315,13 @@ def _runs(pid: int) -> bool:
 def test_a_child_that_cannot_be_killed_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import time; time.sleep(3600)"
     slow = SlowTool((sys.executable, "-c", script), every_seconds=1, deadline_seconds=5)
-    assert slow.poll(0.0) is None
+    assert slow.read(0.0, bytes) is None
     killed = []
     with monkeypatch.context() as patch:
         patch.setattr("agents.child.os.killpg", lambda pid, sig: killed.append((pid, sig)))
         for seconds in (5.0, 10.0, 15.0):
             with pytest.raises(ReadFailed, match="was killed"):
-                slow.poll(seconds)
+                slow.read(seconds, bytes)
     assert len({pid for pid, _ in killed}) == 1
     assert {sig for _, sig in killed} == {signal.SIGKILL}
     slow.close()
@@ -347,6 +347,23 @@ def test_a_tool_that_prints_an_error_failed_and_says_it(tmp_path: Path) -> None:
     silent = tool(tmp_path, "raise SystemExit(3)")
     with pytest.raises(ReadFailed, match="ended with code 3 and said nothing"):
         wait_until_read(silent)
+
+
+def test_a_failing_tool_is_said_once_and_not_taken_for_well_while_it_runs_again(
+    tmp_path: Path,
+) -> None:
+    source = tool(tmp_path, "print('no chips here')", every_seconds=5)
+    sampler = Sampler(Envelope("lab", "rig1", "b"), [source], 5.0)
+    said: list[str] = []
+    for tick in range(6):
+        for _ in range(1500):
+            said += sampler.tick(at(tick)).notices
+            if sampler.reads["tenstorrent", "failed"] > 2 * tick:
+                break
+            time.sleep(0.01)
+    assert len(said) == 1
+    assert "gave no JSON" in said[0]
+    sampler.close()
 
 
 def test_a_heartbeat_equal_in_three_snapshots_is_unresponsive(tmp_path: Path) -> None:
