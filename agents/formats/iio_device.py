@@ -13,13 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from agents.formats.iio_scan import Element, Floats, decode, newest_run, offsets
+from agents.formats.iio_scan import Element, Floats, decode, longest_run, offsets
 from agents.source import ReadFailed
 from agents.sysfs import follow, read_float, read_int, read_text
 
 _TIMESTAMP: Final = "timestamp"
 FIRST_WAIT_SECONDS: Final = 1.0
 """Longest wait for the very first burst; later ones were taken between two ticks."""
+DRAIN_BYTES: Final = 2**22
+"""Most that is read at once; a buffer that an owner made longer than that stays behind."""
 SINGLE_READS_SECONDS: Final = 0.25
 """Longest that single reads may hold up a tick."""
 
@@ -40,9 +42,10 @@ class IioDevice:
     """Reads bursts of ``channels`` (``accel_x``, ``voltage0``).
 
     The buffer is filled by the kernel while the agent does something else, and read without
-    waiting: its oldest ``samples`` scans in a row are the burst. Where there is no buffer, or the
-    agent may not turn it on, channels are read one at a time (``single_reads`` of them), which is
-    slow, uneven and good for a strength only.
+    waiting. Its oldest ``samples`` scans are the burst, for they follow each other; what comes in
+    as it is emptied may have a gap before it. Where there is no buffer, or the agent may not turn
+    it on, channels are read one at a time (``single_reads`` of them), which is slow, uneven and
+    good for a strength only.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class IioDevice:
                     if file is not None:
                         file.write_text(f"{self._set_hertz:g}", encoding="ascii")
                 length = self.folder / "buffer" / "length"
-                length.write_text(str(2 * self._samples), encoding="ascii")
+                length.write_text(str(self._samples), encoding="ascii")
                 enable.write_text("1", encoding="ascii")
                 self._enabled_here = True
             self._elements = self._enabled_elements()
@@ -157,18 +160,17 @@ class IioDevice:
         assert self._fd is not None
         _, size = offsets(self._elements)
         rate = self.sampling_hertz()
-        data = _read_available(self._fd, size * self._samples)
+        data = _read_available(self._fd, DRAIN_BYTES)
         if self._first and len(data) < size * self._samples:
             data += self._wait_for(size * self._samples - len(data))
         self._first = False
-        raw = decode(data, self._elements)
-        start = 0
+        raw = decode(data[: size * self._samples], self._elements)
+        run = slice(None)
         if _TIMESTAMP in raw:
-            start, measured = newest_run(raw[_TIMESTAMP])
+            run, measured = longest_run(raw[_TIMESTAMP])
             rate = measured or rate
         columns = [
-            self._scaled(channel, raw[channel][start:].astype(np.float64))
-            for channel in self.channels
+            self._scaled(channel, raw[channel][run].astype(np.float64)) for channel in self.channels
         ]
         if not columns or len(columns[0]) == 0:
             return None

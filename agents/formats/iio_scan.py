@@ -4,6 +4,7 @@ A scan holds one sample of each enabled channel in the order of their indices, e
 of its own size, the whole at a multiple of the largest.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -93,20 +94,21 @@ def decode(data: bytes, elements: list[Element]) -> dict[str, npt.NDArray[np.int
     return out
 
 
-def newest_run(nanoseconds_T: npt.NDArray[np.int64]) -> tuple[int, float | None]:
-    """(start of the newest run without a gap, its sampling rate in Hz), from scan time stamps.
+def longest_run(nanoseconds_T: npt.NDArray[np.int64]) -> tuple[slice, float | None]:
+    """(the longest run of scans without a gap, its sampling rate in Hz), from their time stamps.
 
     A step of more than 1.5 times the usual one is a gap: the buffer overflowed there.
     """
+    everything = slice(0, len(nanoseconds_T))
     if len(nanoseconds_T) < 3:
-        return 0, None
+        return everything, None
     steps_T = np.diff(nanoseconds_T)
     usual = float(np.median(steps_T))
     if usual <= 0:
-        return 0, None
-    gaps = np.nonzero((steps_T > 1.5 * usual) | (steps_T <= 0))[0]
-    start = int(gaps[-1]) + 1 if len(gaps) else 0
-    run = nanoseconds_T[start:]
-    if len(run) < 3:
-        return start, 1e9 / usual
-    return start, 1e9 * (len(run) - 1) / float(run[-1] - run[0])
+        return everything, None
+    gaps = np.nonzero((steps_T > 1.5 * usual) | (steps_T <= 0))[0] + 1
+    edges = [0, *gaps.tolist(), len(nanoseconds_T)]
+    length, start = max((b - a, a) for a, b in itertools.pairwise(edges))
+    run = nanoseconds_T[start : start + length]
+    rate = 1e9 * (length - 1) / float(run[-1] - run[0]) if length > 2 else 1e9 / usual
+    return slice(start, start + length), rate

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.formats.iio_scan import Element, decode, newest_run, offsets
+from agents.formats.iio_scan import Element, decode, longest_run, offsets
 from agents.messages import Envelope
 from agents.sampler import Sampler, Tick
 from agents.sensor_settings import IioSensor, IioSettings
@@ -100,13 +100,16 @@ def test_what_is_packed_is_read_again(
         assert decoded[element.name].tolist() == [row[i] for row in rows]
 
 
-def test_the_newest_run_ends_at_a_gap_and_tells_the_rate() -> None:
+def test_the_longest_run_has_no_gap_and_tells_the_rate() -> None:
     steady = np.arange(0, 100) * 1_250_000
-    assert newest_run(steady) == (0, pytest.approx(800.0))
+    assert longest_run(steady) == (slice(0, 100), pytest.approx(800.0))
     gap = np.concatenate([steady[:40], steady[40:] + 10**9])
-    assert newest_run(gap) == (40, pytest.approx(800.0))
-    assert newest_run(steady[:2]) == (0, None)
-    assert newest_run(np.zeros(10, dtype=np.int64)) == (0, None)
+    assert longest_run(gap) == (slice(40, 100), pytest.approx(800.0))
+    # What came in while the full buffer was being emptied is not the burst.
+    tail = np.concatenate([steady[:95], steady[95:] + 10**9])
+    assert longest_run(tail) == (slice(0, 95), pytest.approx(800.0))
+    assert longest_run(steady[:2]) == (slice(0, 2), None)
+    assert longest_run(np.zeros(10, dtype=np.int64)) == (slice(0, 10), None)
 
 
 # --- a device --------------------------------------------------------------------------------
@@ -139,6 +142,10 @@ class Fake:
         out = np.zeros(n, dtype=layout)
         out["v"], out["t"] = raw_TX, first_ns + np.arange(n) * step_ns
         os.write(self._fd, out.tobytes())
+
+    def fill_axes(self, raw_TX: np.ndarray) -> None:
+        """Scans of int16 axes alone."""
+        os.write(self._fd, raw_TX.astype("<i2").tobytes())
 
     def close(self) -> None:
         os.close(self._fd)
@@ -201,7 +208,7 @@ def test_a_burst_gives_line_and_strength_in_g_without_gravity(
     assert reading["fan_vibration_g"] == pytest.approx(0.5, rel=0.02)
     assert "methods" not in reading  # it is the sensor, and nothing stands in for it
     assert (device.folder / "buffer/enable").read_text() == "1"
-    assert (device.folder / "buffer/length").read_text() == "2048"
+    assert (device.folder / "buffer/length").read_text() == "1024"
     iio.close()
     assert (device.folder / "buffer/enable").read_text() == "0"
 
@@ -215,6 +222,23 @@ def test_the_rate_is_that_of_the_time_stamps_and_a_gap_cuts_the_burst(
     (reading,) = source(tmp_path).read(at(0))
     assert reading["fan_vibration_hertz"] == pytest.approx(118.0, abs=0.7)
     assert reading["fan_vibration_g"] == pytest.approx(0.5, rel=0.03)
+
+
+def test_a_buffer_is_emptied_at_each_tick_and_the_first_samples_count(
+    tmp_path: Path, make: Callable[..., Fake]
+) -> None:
+    device = make(
+        scan_elements__in_timestamp_en=None,
+        scan_elements__in_timestamp_index=None,
+        scan_elements__in_timestamp_type=None,
+    )
+    iio = source(tmp_path)
+    for tick, g in enumerate((0.5, 0.25)):
+        device.fill_axes(shaking(1024, g=g))
+        device.fill_axes(np.full((30, 3), 4000, dtype=np.int16))  # behind a gap
+        (reading,) = iio.read(at(tick))
+        assert reading["fan_vibration_g"] == pytest.approx(g, rel=0.02)
+    iio.close()
 
 
 def test_a_buffer_that_the_owner_set_up_is_used_as_it_is(
