@@ -151,7 +151,7 @@ def test_one_unknown_error_among_values_is_null_and_asked_again(start: Start) ->
 
 def test_a_call_that_sleeps_for_an_hour_costs_its_own_card_only(start: Start) -> None:
     # tt-smi#85, NVSentinel's probe watchdog: one event, and the healthy card keeps its cadence.
-    rig = start(card("GPU-a", power="sleep"), card("GPU-b"), interval_seconds=1.0)
+    rig = start(card("GPU-a", power="sleep"), card("GPU-b"), interval_seconds=2.5)
     answers = [rig.tick() for _ in range(4)]
     for answer in answers:
         assert [d["state"] for d in answer["devices"]] == ["unresponsive", "ok"]
@@ -162,7 +162,7 @@ def test_a_call_that_sleeps_for_an_hour_costs_its_own_card_only(start: Start) ->
 
 
 def test_a_driver_that_hangs_as_a_whole_is_late_and_said_once(start: Start) -> None:
-    rig = start(card("GPU-a"), interval_seconds=1.0)
+    rig = start(card("GPU-a"), interval_seconds=2.5)
     rig.top["init"] = "sleep"
     answers = [rig.tick() for _ in range(3)]
     assert [len(a["notices"]) for a in answers] == [1, 0, 0]
