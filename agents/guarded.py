@@ -35,8 +35,8 @@ def deadline_seconds(interval_seconds: float) -> float:
 
 
 def source_deadline_seconds(interval_seconds: float) -> float:
-    """How long a tick waits for a whole source: 4.5 s, or 0.9 of a shorter interval."""
-    return min(4.5, 0.9 * interval_seconds)
+    """How long a tick waits for a whole source: 0.9 of the interval, 30 s at most."""
+    return min(30.0, 0.9 * interval_seconds)
 
 
 @dataclass(frozen=True, slots=True)

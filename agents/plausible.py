@@ -9,8 +9,10 @@ from typing import Final
 
 from contract.signals import BY_NAME
 
-_BLANKS: Final = (0x7FFF_FFF0, 0x7FFF_FFFF_FFFF_FFF0, 2**47)
-_ALL_BITS: Final = (0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF)
+_BLANKS: Final = (0x7FFF_FFF0, 2**47)
+_ALL_BITS: Final = 0xFFFF_FFFF
+_HUGE: Final = 2**63 - 2**10
+"""DCGM_INT64_BLANK and all 64 bits set, as floats round them; nothing counts that far."""
 
 SENTINEL: Final = "sentinel"
 NOT_A_NUMBER: Final = "not a number"
@@ -19,8 +21,8 @@ OUT_OF_RANGE: Final = "out of range"
 
 def is_sentinel(number: float) -> bool:
     """Whether ``number`` is what a driver writes where it has no value."""
-    # Floats near 2**63 are rounded, and every one of them is far from any reading.
-    return number in _ALL_BITS or any(blank <= number <= blank + 15 for blank in _BLANKS)
+    in_blanks = any(blank <= number <= blank + 15 for blank in _BLANKS)
+    return number == _ALL_BITS or number >= _HUGE or in_blanks
 
 
 def impossible(sensor: str, value: object) -> str | None:

@@ -61,7 +61,7 @@ class FanJitter:
         self._settling = 0
 
     def update(self, rpm: float | None, duty_ratio: float | None) -> float | None:
-        """Strength in g after one more reading; None until six at one duty, and while the fan stands."""
+        """G after one more reading; None until six at one duty, and while the fan stands."""
         if not rpm or not duty_ratio:
             self._begin(None)
             return None
