@@ -49,7 +49,11 @@ def _card(gpu: ET.Element, index: int, driver: str | None) -> DeviceReading:
         "index": index,
         "vendor": "nvidia",
     }
-    for key, value in (("model", _text(gpu, "product_name")), ("driver", driver)):
+    for key, value in (
+        ("model", _text(gpu, "product_name")),
+        ("driver", driver),
+        ("pci_address", gpu.get("id", "").lower() or None),
+    ):
         if value is not None:
             identity[key] = value
     if says_lost(gpu.findtext("temperature/gpu_temp") or ""):

@@ -220,6 +220,7 @@ def _find(nvml: Any, index: int, driver: str) -> _Found:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(handle)
         described = {"device": uuid, **described, "model": nvml.nvmlDeviceGetName(handle)}
+        described |= _pci_address(nvml, handle)
     except UnicodeDecodeError:  # a dying card's memory
         return _Found(index, None, None, described)
     except nvml.NVMLError as error:
@@ -242,3 +243,14 @@ def _unload(nvml: Any) -> None:
     functions.clear()
     nvml.nvmlLib = None
     _ctypes.dlclose(library._handle)  # noqa: SLF001  # ctypes has no other name for it
+
+
+def _pci_address(nvml: Any, handle: Any) -> DeviceReading:
+    """Where the kernel's log speaks of the card; nothing where the driver does not tell."""
+    try:
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return {}
+    return {
+        "pci_address": (bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus).lower()
+    }

@@ -5,7 +5,10 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,9 @@ from agents.sampler import Sampler
 from agents.sensor_settings import KernelLogSettings
 from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NotHere, ReadFailed, SourceEvent
+from agents.sources import nvml as nvml_source
 from agents.sources.kernel_log import KernelLogSource
+from agents.sources.nvidia_smi_xml import parse
 from contract.errors import ConfigError
 from contract.message import check_event, loads
 
@@ -383,3 +388,22 @@ def test_an_event_finds_its_card_by_its_address_which_is_not_published(
     assert tick.telemetry is not None
     assert all("pci_address" not in device for device in tick.telemetry["devices"])
     sampler.close()
+
+
+def test_nvidias_sources_say_where_their_cards_are() -> None:
+    xml = b"""<?xml version="1.0"?><nvidia_smi_log>
+    <gpu id="00000000:9B:00.0"><uuid>GPU-1</uuid></gpu></nvidia_smi_log>"""
+    assert parse(xml)[0]["pci_address"] == "00000000:9b:00.0"
+
+    def told(pci_info: Any) -> Any:
+        fake = SimpleNamespace(nvmlDeviceGetPciInfo=pci_info, NVMLError=pynvml.NVMLError)
+        return nvml_source._pci_address(fake, None)
+
+    def refuses(handle: object) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    for bus in (b"00000000:9B:00.0", "00000000:9B:00.0"):
+        assert told(lambda _, bus=bus: SimpleNamespace(busId=bus)) == {
+            "pci_address": "00000000:9b:00.0"
+        }
+    assert told(refuses) == {}

@@ -50,6 +50,7 @@ def test_values_units_details_and_a_lost_card() -> None:
         "vendor": "nvidia",
         "model": "NVIDIA GeForce RTX 3090",
         "driver": "570.1",
+        "pci_address": "00000000:01:00.0",
         "state": "ok",
         "temperature_celsius": 61.0,
         "memory_temperature_celsius": None,
@@ -67,6 +68,7 @@ def test_values_units_details_and_a_lost_card() -> None:
         "index": 1,
         "vendor": "nvidia",
         "driver": "570.1",
+        "pci_address": "00000000:02:00.0",
         "state": "lost",
     }
 
