@@ -1,6 +1,7 @@
 """One sample without a broker, for a person or a script."""
 
 import logging
+import time
 
 from agents.messages import Envelope, encode, new_boot_id
 from agents.run import make_clock, make_sampler
@@ -11,18 +12,28 @@ from contract.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
+START_SECONDS = 20.0
+"""How long a source may be late: a driver that nobody holds open starts its cards first."""
+
 
 def once(settings: AgentSettings) -> tuple[Message, str]:
     """One telemetry message and its JSON on one line.
 
-    A source that is not here or fails is said in the log; the message then has no devices.
+    A source that is not here or fails is said in the log; the message then has no devices. One
+    that is late is asked again for 20 s.
 
     Raises:
         RigcanaryError: a source that plays a rig back has no sample at this instant.
     """
     sampler = make_sampler(settings, Envelope(settings.site, settings.node, new_boot_id()))
     try:
-        tick = sampler.tick(make_clock(settings).instant())
+        clock = make_clock(settings)
+        deadline = time.monotonic() + START_SECONDS
+        tick, late = sampler.tick(clock.instant()), 0
+        while sampler.late > late and time.monotonic() < deadline:
+            late = sampler.late
+            time.sleep(0.5)
+            tick = sampler.tick(clock.instant())
     finally:
         sampler.close()
     for notice in tick.notices:
