@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents import once
 from agents.messages import Envelope, encode, new_boot_id
 from agents.sampler import Sampler, Tick
+from agents.settings import AgentSettings
 from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed, ReadLate
 from contract.message import check_event, check_telemetry, loads
 from contract.signals import SIGNAL_NAMES
@@ -221,6 +223,17 @@ def test_a_late_source_is_said_once_however_late_it_is() -> None:
     assert [len(t.notices) for t in ticks] == [0, 1, 0, 1]
     assert [type_ for _, _, type_ in events(ticks)] == ["device_unresponsive", "device_returned"]
     assert sampler.late == 2
+
+
+def test_once_asks_a_late_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted(ReadLate("starting"), ReadLate("starting"), [card()])
+    monkeypatch.setattr(
+        once, "make_sampler", lambda settings, envelope: Sampler(envelope, [source], 5.0)
+    )
+    monkeypatch.setattr(once.time, "sleep", lambda seconds: None)
+    message, _ = once.once(AgentSettings(site="lab", node="rig1"))
+    assert [device["state"] for device in message["devices"]] == ["ok"]
+    assert source.closed
 
 
 def test_one_source_failing_leaves_the_other() -> None:
