@@ -14,6 +14,9 @@ from contract.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
+START_SECONDS: Final = 20.0
+"""How long a source may be late: a driver that nobody holds open starts its cards first."""
+
 
 SLOW_SECONDS: Final = 30.0
 """How long to wait for the first answer of a slow tool (ipmitool, tt-smi)."""
@@ -22,7 +25,8 @@ SLOW_SECONDS: Final = 30.0
 def once(settings: AgentSettings) -> tuple[Message, str]:
     """One telemetry message and its JSON on one line.
 
-    A source that is not here or fails is said in the log; the message then has no devices.
+    A source that is not here or fails is said in the log; the message then has no devices. One
+    that is late is asked again for 20 s.
 
     Raises:
         RigcanaryError: a source that plays a rig back has no sample at this instant.
@@ -51,13 +55,16 @@ def event_line(event: Message) -> str:
 
 def _tick(settings: AgentSettings) -> Tick:
     sampler = make_sampler(settings, Envelope(settings.site, settings.node, new_boot_id()))
-    clock = make_clock(settings)
     try:
-        tick = sampler.tick(clock.instant())
+        clock = make_clock(settings)
+        begun = time.monotonic()
+        tick, late = sampler.tick(clock.instant()), 0
         notices = tick.notices
-        deadline = clock.monotonic() + SLOW_SECONDS
-        while sampler.pending and clock.monotonic() < deadline:
-            time.sleep(0.1)
+        while (sampler.late > late and time.monotonic() < begun + START_SECONDS) or (
+            sampler.pending and time.monotonic() < begun + SLOW_SECONDS
+        ):
+            late = sampler.late
+            time.sleep(0.5)
             tick = sampler.tick(clock.instant())
             notices += tick.notices
     finally:

@@ -90,6 +90,11 @@ class Sampler:
         """Whether a source with a slow tool waits for its first answer."""
         return any(getattr(_inner(state.source), "pending", False) for state in self._sources)
 
+    @property
+    def late(self) -> int:
+        """How many reads were late so far, over all sources."""
+        return sum(count for (_, outcome), count in self.reads.items() if outcome == "late")
+
     def tick(self, now: Instant) -> Tick:
         """Sample at ``now``."""
         notices: list[str] = []
@@ -179,7 +184,7 @@ class Sampler:
         found: dict[str, tuple[str, object]] = {
             sensor: (reason, None) for sensor, reason in reading.pop("nulled", {}).items()
         }
-        details = reading.get("details", {})
+        details = dict(reading.get("details", {}))
         for values, sensors in ((reading, SIGNAL_NAMES), (details, list(details))):
             for sensor in sensors:
                 value = values.get(sensor)
@@ -187,6 +192,8 @@ class Sampler:
                 if reason is not None:
                     values[sensor] = None
                     found[sensor] = reason, value
+        if details:
+            reading["details"] = details
         for sensor, (reason, value) in found.items():
             self.nulled[source, sensor, reason] += 1
             key = source, str(reading.get("device", "the rig")), sensor

@@ -134,7 +134,10 @@ class NvmlSource:
         self.close()
         if error.value not in codes.no_driver:
             return ReadFailed(f"NVML: {error}")
-        if error.value == codes.mismatch and not stuck:
+        if error.value == codes.mismatch:
+            if stuck:
+                said = "a call is stuck in the library of the old driver; restart the agent"
+                return NotHere(f"NVML: {error}; {said}")
             _unload(nvml)
         name = next((n for n in _ADVICE if getattr(nvml, n, None) == error.value), None)
         return NotHere(f"NVML: {error}" + (f"; {_ADVICE[name]}" if name else ""))
