@@ -1,10 +1,12 @@
 """What both ways of running an agent are made of: its clock and its sampler."""
 
 from agents.clock import Clock, ScaledClock, WallClock
+from agents.guarded import GuardedSource, source_deadline_seconds
 from agents.messages import Envelope
 from agents.sampler import Sampler
 from agents.settings import AgentSettings
-from agents.table import open_source
+from agents.source import Source
+from agents.table import SIMULATED, open_source
 
 
 def make_clock(settings: AgentSettings) -> Clock:
@@ -25,5 +27,10 @@ def make_sampler(settings: AgentSettings, envelope: Envelope) -> Sampler:
     Raises:
         ConfigError: a source is not known, or its settings do not suit it.
     """
-    sources = [open_source(name, settings) for name in settings.sources]
+    sources: list[Source] = []
+    for name in settings.sources:
+        source = open_source(name, settings)
+        if name not in SIMULATED:
+            source = GuardedSource(source, source_deadline_seconds(settings.interval_seconds))
+        sources.append(source)
     return Sampler(envelope, sources, settings.interval_seconds)

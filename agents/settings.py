@@ -7,6 +7,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from agents.sensor_settings import (
+    RIG_SOURCES,
+    HwmonSettings,
+    IioSettings,
+    IpmiSettings,
+    KernelLogSettings,
+    TenstorrentSettings,
+)
 from contract.errors import ConfigError
 from contract.topics import is_name
 
@@ -116,6 +124,16 @@ class AgentSettings(_Frozen):
     mqtt: MqttSettings = MqttSettings()
     sim: SimSettings = SimSettings()
     clock: ClockSettings = ClockSettings()
+    hwmon: HwmonSettings = HwmonSettings()
+    iio: IioSettings = IioSettings()
+    ipmi: IpmiSettings = IpmiSettings()
+    tenstorrent: TenstorrentSettings = TenstorrentSettings()
+    kernel_log: KernelLogSettings = KernelLogSettings()
+
+    @property
+    def rig_only(self) -> bool:
+        """Whether no source lists cards: the rig's own sensors then go by the node's name."""
+        return set(self.sources) <= RIG_SOURCES | {"kernel_log"}
 
     @model_validator(mode="after")
     def _only_simulations_hurry(self) -> Self:

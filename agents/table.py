@@ -13,11 +13,19 @@ if TYPE_CHECKING:
     from agents.settings import AgentSettings
 
 SOURCES: Final[dict[str, str]] = {
+    "hwmon": "agents.sources.hwmon:HwmonSource",
+    "iio": "agents.sources.iio:IioSource",
+    "ipmi": "agents.sources.ipmi:IpmiSource",
+    "kernel_log": "agents.sources.kernel_log:KernelLogSource",
     "nvml": "agents.sources.nvml:NvmlSource",
     "nvidia_smi": "agents.sources.nvidia_smi:NvidiaSmiSource",
     "replay": "agents.sources.replay:ReplaySource",
     "sim": "agents.sources.sim:SimSource",
+    "tenstorrent": "agents.sources.tenstorrent:TenstorrentSource",
 }
+
+SIMULATED: Final = frozenset(("sim", "replay"))
+"""Sources that play a rig back; they touch no device, and nothing in them can hang."""
 
 
 def open_source(name: str, settings: "AgentSettings") -> Source:

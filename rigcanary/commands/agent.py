@@ -106,9 +106,13 @@ def main(
         return
     # The service brings paho-mqtt, which one printed message does not need.
     if once:
+        from agents.once import event_line, once_events, only_events, table
         from agents.once import once as sample_once
-        from agents.once import table
 
+        if only_events(settings):
+            for event, line in once_events(settings):
+                print(line if as_json else event_line(event))
+            return
         message, encoded = sample_once(settings)
         print(encoded if as_json else table(message))
         return

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents import once
 from agents.messages import Envelope, encode, new_boot_id
 from agents.sampler import Sampler, Tick
-from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed
+from agents.settings import AgentSettings
+from agents.source import DeviceReading, Instant, NoSample, NotHere, ReadFailed, ReadLate
 from contract.message import check_event, check_telemetry, loads
 from contract.signals import SIGNAL_NAMES
 
@@ -134,6 +136,104 @@ def test_two_sources_of_one_device_are_merged_and_the_first_counts() -> None:
     assert device["temperature_celsius"] == 60.0
     assert device["vrm_ripple_volts"] == 0.05
     assert device["methods"] == {"vrm_ripple_volts": "power-sample-spread"}
+
+
+@pytest.mark.parametrize("sensor_first", [True, False])
+def test_a_sensor_counts_before_what_stands_in_for_it(sensor_first: bool) -> None:
+    proxy = card(vrm_ripple_volts=0.5, methods={"vrm_ripple_volts": "power-sample-spread"})
+    readings = [card(vrm_ripple_volts=0.05), proxy]
+    sources = [Scripted([r], name=f"s{i}") for i, r in enumerate(readings)]
+    _, (tick,) = run(*(sources if sensor_first else sources[::-1]), ticks=1)
+    (device,) = devices(tick)
+    assert device["vrm_ripple_volts"] == 0.05
+    assert "methods" not in device
+
+
+def test_of_two_proxies_the_first_counts_with_its_own_method() -> None:
+    sources = [
+        Scripted([card(fan_vibration_g=g, methods={"fan_vibration_g": m})], name=m)
+        for g, m in ((0.1, "a"), (0.2, "b"))
+    ]
+    _, (tick,) = run(*sources, ticks=1)
+    assert devices(tick)[0]["fan_vibration_g"] == 0.1
+    assert devices(tick)[0]["methods"] == {"fan_vibration_g": "a"}
+
+
+def test_who_could_look_knows_better_than_who_could_not() -> None:
+    broken = Scripted([card(temperature_celsius=50.0)], ReadFailed("x"))
+    other = Scripted([card(state="ok")], [card(state="ok")], name="other")
+    _, ticks = run(broken, other, ticks=2)
+    assert [devices(tick)[0]["state"] for tick in ticks] == ["ok", "ok"]
+
+
+def test_impossible_values_are_null_counted_and_said_once() -> None:
+    # tt-metal#30055: a hung board shows 65536 °C, 4294967295 rpm; no spike of dT/dt comes of it.
+    good = card(temperature_celsius=60.0, fan_speed_rpm=1000)
+    bad = card(
+        temperature_celsius=65536.0,
+        fan_speed_rpm=4294967295,
+        power_watts="N/A",
+        nulled={"ambient_celsius": "sentinel"},
+        details={"pcie_replay_total": 0xFFFFFFFF, "sm_clock_hertz": 1e9},
+    )
+    sampler, ticks = run(Scripted([good], [bad], [bad], [good]), ticks=4)
+    (device,) = devices(ticks[2])
+    assert device["state"] == "ok"
+    for name in ("temperature_celsius", "fan_speed_rpm", "power_watts", "ambient_celsius"):
+        assert device[name] is None
+    assert dict(sampler.nulled) == {
+        ("scripted", "temperature_celsius", "out of range"): 2,
+        ("scripted", "fan_speed_rpm", "sentinel"): 2,
+        ("scripted", "power_watts", "not a number"): 2,
+        ("scripted", "ambient_celsius", "sentinel"): 2,
+        ("scripted", "pcie_replay_total", "sentinel"): 2,
+    }
+    assert [len(tick.notices) for tick in ticks] == [0, 5, 0, 0]
+    assert "temperature_celsius of GPU-a is no measurement (out of range, 65536.0)" in (
+        " ".join(ticks[1].notices)
+    )
+    rates = [devices(tick)[0]["temperature_rate_celsius_per_second"] for tick in ticks]
+    assert rates == [None, None, None, 0.0]
+
+
+def test_details_stay_in_the_agent() -> None:
+    one = Scripted([card(details={"a": 1.0, "b": 2.0})])
+    two = Scripted([card(details={"a": 9.0, "c": None})], name="two")
+    sampler, (tick,) = run(one, two, ticks=1)
+    assert sampler.details == {"GPU-a": {"a": 1.0, "b": 2.0}}
+    assert "details" not in devices(tick)[0]
+
+
+def test_each_read_is_timed_even_one_that_fails() -> None:
+    clock = itertools.count()
+    sampler = Sampler(
+        Envelope("lab", "rig1", "boot"),
+        [Scripted([card()]), Scripted(ReadFailed("x"), name="b")],
+        5.0,
+        lambda: float(next(clock)),
+    )
+    sampler.tick(Instant(1_767_225_600.0, 0.0))
+    assert sampler.read_seconds == {"scripted": 1.0, "b": 1.0}
+
+
+def test_a_late_source_is_said_once_however_late_it_is() -> None:
+    script = [[card()], ReadLate("no answer for 2.0 s"), ReadLate("no answer for 7.0 s"), [card()]]
+    sampler, ticks = run(Scripted(*script), ticks=4)
+    assert [devices(t)[0]["state"] for t in ticks] == ["ok", "unresponsive", "unresponsive", "ok"]
+    assert [len(t.notices) for t in ticks] == [0, 1, 0, 1]
+    assert [type_ for _, _, type_ in events(ticks)] == ["device_unresponsive", "device_returned"]
+    assert sampler.late == 2
+
+
+def test_once_asks_a_late_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted(ReadLate("starting"), ReadLate("starting"), [card()])
+    monkeypatch.setattr(
+        once, "make_sampler", lambda settings, envelope: Sampler(envelope, [source], 5.0)
+    )
+    monkeypatch.setattr(once.time, "sleep", lambda seconds: None)
+    message, _ = once.once(AgentSettings(site="lab", node="rig1"))
+    assert [device["state"] for device in message["devices"]] == ["ok"]
+    assert source.closed
 
 
 def test_one_source_failing_leaves_the_other() -> None:

@@ -1,0 +1,1 @@
+"""What devices and tools print, as values: pure functions of text and bytes."""
