@@ -132,7 +132,11 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     received: list[dict[str, Any]] = []
     subscribed = threading.Event()
     client = paho.Client(CallbackAPIVersion.VERSION2)
-    client.on_connect = lambda *_: client.subscribe("rigcanary/v1/+/+/telemetry", qos=1)
+
+    def on_connect(*_: Any) -> None:
+        client.subscribe("rigcanary/v1/+/+/telemetry", qos=1)
+
+    client.on_connect = on_connect
     client.on_subscribe = lambda *_: subscribed.set()
     client.on_message = lambda _client, _data, message: received.append(
         orjson.loads(message.payload)
@@ -201,7 +205,7 @@ def main() -> None:
         sys.exit("there is no C compiler (apt-get install gcc libc6-dev)")
     with tempfile.TemporaryDirectory(prefix="footprint-") as name:
         figures = measure(arguments, Path(name))
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "agent_footprint",
         "parameters": {
             "cards": arguments.cards,

@@ -230,7 +230,7 @@ def test_once_asks_a_late_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         once, "make_sampler", lambda settings, envelope: Sampler(envelope, [source], 5.0)
     )
-    monkeypatch.setattr(once.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("agents.once.time.sleep", lambda seconds: None)
     message, _ = once.once(AgentSettings(site="lab", node="rig1"))
     assert [device["state"] for device in message["devices"]] == ["ok"]
     assert source.closed
