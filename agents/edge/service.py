@@ -6,7 +6,9 @@ import threading
 from types import FrameType
 
 from agents.edge.connection import Connection
+from agents.edge.outbox import Outbox
 from agents.edge.publisher import Publisher
+from agents.edge.state_folder import state_folder
 from agents.messages import Envelope, encode, new_boot_id
 from agents.run import make_clock, make_sampler
 from agents.sampler import Tick
@@ -45,7 +47,15 @@ class Agent:
             online=lambda: self._envelope.status("online", self._clock.instant().ts),
             offline=lambda: self._envelope.status("offline", self._clock.instant().ts),
         )
-        self._publisher = Publisher(connection, settings.mqtt.queue_messages)
+        self._connection = connection
+        self._outbox = make_outbox(settings)
+        self._publisher = Publisher(
+            connection,
+            settings.mqtt.queue_messages,
+            self._outbox,
+            settings.mqtt.max_inflight,
+            settings.outbox.messages_per_second,
+        )
         self.ticks = 0
 
     def stop(self) -> None:
@@ -104,6 +114,21 @@ class Agent:
             self._publisher.dropped,
             reads or "none",
         )
+
+
+def make_outbox(settings: AgentSettings) -> Outbox | None:
+    """The outbox of the settings; None where there is to be none.
+
+    Raises:
+        ConfigError: another agent uses its folder.
+    """
+    folder = state_folder(settings) if settings.outbox.enabled else None
+    if folder is None:
+        return None
+    outbox = Outbox(folder / "outbox", settings.outbox.max_bytes, settings.outbox.max_age_seconds)
+    if len(outbox):
+        log.warning("%d messages of an earlier run wait in %s", len(outbox), folder)
+    return outbox
 
 
 def serve(settings: AgentSettings) -> None:
