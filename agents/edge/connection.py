@@ -63,7 +63,7 @@ class Connection:
         self._said_denied: set[str] = set()
         self._flight_lock = threading.Lock()
         self._connected_at: float | None = None
-        self._failures = 0
+        self.failures = 0
         self._short = 0
         self.connections = 0
         self.takeovers = 0
@@ -184,7 +184,7 @@ class Connection:
         Full jitter under a doubling ceiling. paho doubles its delay without
         jitter; being told a new one before each wait, it waits exactly that.
         """
-        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures, 16))
+        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self.failures, 16))
         delay = max(0.05, random.uniform(0, ceiling))
         # paho's annotation says int; it only compares and sleeps, so fractions are fine.
         self._client.reconnect_delay_set(delay, delay)  # type: ignore[arg-type]
@@ -217,9 +217,9 @@ class Connection:
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
         # paho calls this while it handles the exception, and tells nobody which.
         error = sys.exc_info()[1]
-        self._failures += 1
+        self.failures += 1
         self._prepare_connect()
-        self._say(why.connect_failure(error))
+        self._say(why.connect_failure(error, self._settings.tls))
 
     def _on_disconnect(
         self, _client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
@@ -227,7 +227,7 @@ class Connection:
         self.connected.clear()
         connected_at, self._connected_at = self._connected_at, None
         held = 0.0 if connected_at is None else time.monotonic() - connected_at
-        self._failures = 0 if held >= STABLE_SECONDS else self._failures + 1
+        self.failures = 0 if held >= STABLE_SECONDS else self.failures + 1
         self._prepare_connect()
         if not reason.is_failure:
             return

@@ -81,6 +81,21 @@ class Publisher:
         return self._connection.acknowledged
 
     @property
+    def denied(self) -> int:
+        """How many messages the broker refused by name (MQTT 5)."""
+        return self._connection.denied
+
+    @property
+    def takeovers(self) -> int:
+        """How often another client seems to have taken this one's client id."""
+        return self._connection.takeovers
+
+    @property
+    def failures(self) -> int:
+        """Connects in a row that failed or did not hold."""
+        return self._connection.failures
+
+    @property
     def dropped(self) -> int:
         """How many messages were given up, on disk and in memory."""
         on_disk = 0 if self._outbox is None else sum(self._outbox.dropped.values())

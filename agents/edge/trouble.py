@@ -6,7 +6,7 @@ import ssl
 from agents.settings import MqttSettings
 
 
-def connect_failure(error: BaseException | None) -> str:
+def connect_failure(error: BaseException | None, tls: bool) -> str:
     """A connect that did not come about."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
@@ -19,6 +19,8 @@ def connect_failure(error: BaseException | None) -> str:
         return f"its name is not known ({error.strerror}); check mqtt.host"
     if isinstance(error, TimeoutError):
         return "cannot connect (no answer)"
+    if tls and isinstance(error, ConnectionResetError):
+        return "TLS: no handshake (it hung up); check that mqtt.port speaks TLS"
     if isinstance(error, OSError):
         return f"cannot connect ({error.strerror or error})"
     return "cannot connect"
@@ -39,9 +41,9 @@ def refusal(reason: str) -> str:
 
 def broken_off(reason: str, tls: bool) -> str:
     """A connection that ended before the broker said yes or no."""
-    hint = "; does it ask for a client certificate (mqtt.cert_file)?" if tls else ""
-    tls_hint = "" if tls else "; does mqtt.port ask for TLS?"
-    return f"ended the connection before it answered ({reason}){hint}{tls_hint}"
+    ask = "does it ask for a client certificate (mqtt.cert_file)?"
+    hint = ask if tls else "does mqtt.port ask for TLS?"
+    return f"ended the connection before it answered ({reason}); {hint}"
 
 
 def is_takeover(reason: str) -> bool:
