@@ -86,6 +86,11 @@ class Publisher:
         return self._connection.denied
 
     @property
+    def connections(self) -> int:
+        """How many connections were made."""
+        return self._connection.connections
+
+    @property
     def takeovers(self) -> int:
         """How often another client seems to have taken this one's client id."""
         return self._connection.takeovers
