@@ -45,6 +45,7 @@ class MqttSettings(_Frozen):
     port: int = Field(default=1883, ge=1, le=65535)
     protocol: Literal["3.1.1", "5"] = "3.1.1"
     username: str | None = None
+    username_file: Path | None = None
     password: SecretStr | None = None
     password_file: Path | None = None
     tls: bool = False
@@ -55,12 +56,15 @@ class MqttSettings(_Frozen):
     max_inflight: int = Field(default=20, ge=1, le=1000)
     """Messages sent and not yet acknowledged. 20 is what MQTT brokers commonly allow a client."""
     queue_messages: int = Field(default=720, ge=1)
-    """Messages kept while the broker is away (720 ticks of 5 s: one hour); then the oldest go."""
+    """Messages kept in memory while the broker is away and there is no outbox, or its disk
+    refuses (720 ticks of 5 s: one hour); then the oldest go."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.password is not None and self.password_file is not None:
             raise ValueError("give password or password_file, not both")
+        if self.username is not None and self.username_file is not None:
+            raise ValueError("give username or username_file, not both")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file go together")
         if not self.tls and (self.ca_file or self.cert_file):
@@ -75,14 +79,38 @@ class MqttSettings(_Frozen):
         """
         if self.password is not None:
             return self.password.get_secret_value()
-        if self.password_file is None:
-            return None
-        try:
-            return self.password_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(
-                f"mqtt.password_file {self.password_file}: cannot read it: {error.strerror}"
-            ) from error
+        return _read_line(self.password_file, "mqtt.password_file")
+
+    def read_username(self) -> str | None:
+        """The user name, from the setting or its file.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        if self.username is not None:
+            return self.username
+        return _read_line(self.username_file, "mqtt.username_file")
+
+
+def _read_line(path: Path | None, setting: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"{setting} {path}: cannot read it: {reason}") from error
+
+
+class OutboxSettings(_Frozen):
+    """Messages on disk while the broker is away."""
+
+    enabled: bool = True
+    max_bytes: int = Field(default=64 * 1024 * 1024, ge=64 * 1024)
+    max_age_seconds: float = Field(default=3600.0, ge=60)
+    """The stream files what is more than ten minutes late as a dead letter."""
+    messages_per_second: float = Field(default=50.0, ge=1, le=10_000)
+    """Waiting messages sent a second after the broker's return; fresh ones are not held up."""
 
 
 class SimSettings(_Frozen):
@@ -121,7 +149,13 @@ class AgentSettings(_Frozen):
     input: Path | None = None
     """A recorded output to read instead of the device, or the data set of the source ``replay``."""
     interval_seconds: float = Field(default=5.0, ge=0.1, le=3600)
+    state: Path | None = None
+    """Folder that survives a restart; ``agents.edge.state_folder`` says what it is by default."""
     mqtt: MqttSettings = MqttSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Port of ``/metrics`` (0: any free one); none by default."""
+    metrics_host: str = "127.0.0.1"
     sim: SimSettings = SimSettings()
     clock: ClockSettings = ClockSettings()
     hwmon: HwmonSettings = HwmonSettings()

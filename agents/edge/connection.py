@@ -3,6 +3,7 @@
 import logging
 import random
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from agents.edge import trouble as why
 from agents.settings import MqttSettings
 from contract.errors import ConfigError, RigcanaryError
 
@@ -29,6 +31,7 @@ class _Sent(NamedTuple):
     slot: bool
     messages: int
     samples: int
+    done: Callable[[], None] | None = None
 
 
 class Connection:
@@ -37,7 +40,8 @@ class Connection:
     Says ``online`` (retained) at every connect and leaves ``offline`` as its will. Reconnects for
     ever, after an exponential back-off with full jitter. ``acknowledged`` counts the messages whose
     PUBACK came (status not included), ``acknowledged_telemetry`` those of them with samples, and
-    ``acknowledged_samples`` the samples.
+    ``acknowledged_samples`` the samples, ``denied`` what the broker said no to (MQTT 5 only: 3.1.1
+    has no word for it), ``takeovers`` how often another client seems to have taken the client id.
     """
 
     def __init__(
@@ -54,11 +58,16 @@ class Connection:
         self._online = online
         self._offline = offline
         self._slots = threading.Semaphore(settings.max_inflight)
-        self._flight: dict[int, _Sent] = {}
-        self._early: set[int] = set()
+        self._flight: dict[int, tuple[_Sent, str]] = {}
+        self._early: dict[int, str | None] = {}
+        self._said_denied: set[str] = set()
         self._flight_lock = threading.Lock()
         self._connected_at: float | None = None
-        self._failures = 0
+        self.failures = 0
+        self._short = 0
+        self.connections = 0
+        self.takeovers = 0
+        self.denied = 0
         self.trouble: str | None = None
         self.connected = threading.Event()
         self.acknowledged = 0
@@ -73,8 +82,9 @@ class Connection:
             client_id=self._client_id,
             protocol=paho.MQTTv5 if settings.protocol == "5" else paho.MQTTv311,
         )
-        if settings.username is not None:
-            client.username_pw_set(settings.username, settings.read_password())
+        username = settings.read_username()
+        if username is not None:
+            client.username_pw_set(username, settings.read_password())
         if settings.tls:
             try:
                 client.tls_set(
@@ -83,9 +93,7 @@ class Connection:
                     keyfile=None if settings.key_file is None else str(settings.key_file),
                 )
             except (OSError, ssl.SSLError, ValueError) as error:
-                raise ConfigError(
-                    f"mqtt TLS files (ca_file, cert_file, key_file): {error}"
-                ) from error
+                raise ConfigError(why.tls_files(settings, error)) from error
         client.max_inflight_messages_set(settings.max_inflight)
         client.on_connect = self._on_connect
         client.on_connect_fail = self._on_connect_fail
@@ -111,12 +119,14 @@ class Connection:
         timeout: float | None = None,
         retain: bool = False,
         samples: int = 0,
+        done: Callable[[], None] | None = None,
     ) -> bool:
         """Hand a message over; waits while ``max_inflight`` are unacknowledged.
 
         Returns False when ``timeout`` seconds passed first; the message is then not taken. What
         was taken is sent again after a reconnect until it is acknowledged (at least once).
-        ``samples`` is how many readings it holds, for the counters.
+        ``samples`` is how many readings it holds, for the counters. ``done`` is called in the
+        network thread when the broker has answered for the message; it must not wait.
 
         Raises:
             RigcanaryError: the client refuses the message itself.
@@ -130,7 +140,7 @@ class Connection:
             raise RigcanaryError(
                 f"MQTT cannot carry a message of {len(payload)} bytes: {error}"
             ) from error
-        self._track(info.mid, _Sent(slot=True, messages=0 if retain else 1, samples=samples))
+        self._track(info.mid, _Sent(True, 0 if retain else 1, samples, done), topic)
         return True
 
     def drain(self, timeout: float) -> bool:
@@ -174,7 +184,7 @@ class Connection:
         Full jitter under a doubling ceiling. paho doubles its delay without
         jitter; being told a new one before each wait, it waits exactly that.
         """
-        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures, 16))
+        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self.failures, 16))
         delay = max(0.05, random.uniform(0, ceiling))
         # paho's annotation says int; it only compares and sleeps, so fractions are fine.
         self._client.reconnect_delay_set(delay, delay)  # type: ignore[arg-type]
@@ -195,59 +205,88 @@ class Connection:
         self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         if reason.is_failure:
-            self._failures += 1
-            self._prepare_connect()
-            self._say(f"refused the connection: {reason}")
+            self._say(why.refusal(str(reason)))
             return
         self._say(None)
+        self.connections += 1
         self._connected_at = time.monotonic()
         info = client.publish(self._status_topic, self._online(), qos=1, retain=True)
-        self._track(info.mid, _Sent(slot=False, messages=0, samples=0))
+        self._track(info.mid, _Sent(False, 0, 0))
         self.connected.set()
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
-        self._failures += 1
+        # paho calls this while it handles the exception, and tells nobody which.
+        error = sys.exc_info()[1]
+        self.failures += 1
         self._prepare_connect()
-        self._say("cannot connect")
+        self._say(why.connect_failure(error, self._settings.tls))
 
     def _on_disconnect(
         self, _client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         self.connected.clear()
-        held = 0.0 if self._connected_at is None else time.monotonic() - self._connected_at
-        self._connected_at = None
-        self._failures = 0 if held >= STABLE_SECONDS else self._failures + 1
+        connected_at, self._connected_at = self._connected_at, None
+        held = 0.0 if connected_at is None else time.monotonic() - connected_at
+        self.failures = 0 if held >= STABLE_SECONDS else self.failures + 1
         self._prepare_connect()
-        if reason.is_failure:
-            hint = "; is another agent using this client id?" if 0 < held < STABLE_SECONDS else ""
-            self._say(f"connection lost ({reason}){hint}")
+        if not reason.is_failure:
+            return
+        if connected_at is None:
+            # Refused: that is said already. Else it broke before the broker answered.
+            if self.trouble is None:
+                self._say(why.broken_off(str(reason), self._settings.tls))
+            return
+        taken = why.is_takeover(str(reason))
+        self._short = self._short + 1 if taken or held < STABLE_SECONDS else 0
+        self.takeovers += 1 if taken or self._short >= 2 else 0
+        self._say(why.lost(str(reason), taken, self._short))
 
     def _on_publish(
-        self, _client: paho.Client, _data: Any, mid: int, _reason: Any, _properties: Any
+        self, _client: paho.Client, _data: Any, mid: int, reason: Any, _properties: Any
     ) -> None:
         # Called with paho's own lock held: only a lock under which paho is never called is safe.
+        denied = str(reason) if reason is not None and reason.is_failure else None
         with self._flight_lock:
-            sent = self._flight.pop(mid, None)
-            if sent is None:
-                self._early.add(mid)
-        if sent is not None:
-            self._count(sent)
+            known = self._flight.pop(mid, None)
+            if known is None:
+                self._early[mid] = denied
+        if known is not None:
+            self._count(known[0], known[1], denied)
 
-    def _track(self, mid: int, sent: _Sent) -> None:
+    def _track(self, mid: int, sent: _Sent, topic: str | None = None) -> None:
+        topic = topic or self._status_topic
         with self._flight_lock:
             early = mid in self._early
-            if early:
-                # The acknowledgement overtook the return of publish().
-                self._early.discard(mid)
-            else:
-                self._flight[mid] = sent
+            denied = self._early.pop(mid, None)
+            if not early:
+                self._flight[mid] = (sent, topic)
         if early:
-            self._count(sent)
+            # The acknowledgement overtook the return of publish().
+            self._count(sent, topic, denied)
 
-    def _count(self, sent: _Sent) -> None:
+    def _count(self, sent: _Sent, topic: str, denied: str | None) -> None:
         with self._flight_lock:
-            self.acknowledged += sent.messages
-            self.acknowledged_telemetry += 1 if sent.samples else 0
-            self.acknowledged_samples += sent.samples
+            if denied is None:
+                self.acknowledged += sent.messages
+                self.acknowledged_telemetry += 1 if sent.samples else 0
+                self.acknowledged_samples += sent.samples
+            else:
+                self.denied += 1
+            first = denied is not None and topic not in self._said_denied
+            if denied is None:
+                self._said_denied.discard(topic)
+            elif first:
+                self._said_denied.add(topic)
+        if first:
+            log.error(
+                "MQTT broker %s:%d does not take %s (%s): the message is lost; "
+                "let this node write there in the broker's ACL, or correct site and node",
+                self._settings.host,
+                self._settings.port,
+                topic,
+                denied,
+            )
         if sent.slot:
             self._slots.release()
+        if sent.done is not None:
+            sent.done()

@@ -4,15 +4,22 @@ import logging
 import signal
 import threading
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from agents.edge.connection import Connection
+from agents.edge.notify import Notifier
+from agents.edge.outbox import Outbox
 from agents.edge.publisher import Publisher
+from agents.edge.state_folder import state_folder
 from agents.messages import Envelope, encode, new_boot_id
 from agents.run import make_clock, make_sampler
 from agents.sampler import Tick
 from agents.schedule import Schedule
 from agents.settings import AgentSettings
 from contract.topics import MqttTopic
+
+if TYPE_CHECKING:
+    from agents.edge.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +52,37 @@ class Agent:
             online=lambda: self._envelope.status("online", self._clock.instant().ts),
             offline=lambda: self._envelope.status("offline", self._clock.instant().ts),
         )
-        self._publisher = Publisher(connection, settings.mqtt.queue_messages)
+        self._outbox = make_outbox(settings)
+        self._publisher = Publisher(
+            connection,
+            settings.mqtt.queue_messages,
+            self._outbox,
+            settings.mqtt.max_inflight,
+            settings.outbox.messages_per_second,
+        )
+        self._notifier = Notifier()
+        self._metrics = self._serve_metrics()
         self.ticks = 0
+
+    def _serve_metrics(self) -> "AgentMetrics | None":
+        settings = self._settings
+        if settings.metrics_port is None:
+            return None
+        # Imported where it is asked for: it is five megabytes of a rig's memory.
+        from agents.edge.metrics import AgentMetrics
+
+        metrics = AgentMetrics(
+            settings.site,
+            settings.node,
+            settings.interval_seconds / settings.clock.speed,
+            self._sampler,
+            self._schedule,
+            self._publisher,
+            self._outbox,
+        )
+        port = metrics.serve(settings.metrics_host, settings.metrics_port)
+        log.info("metrics at http://%s:%d/metrics", settings.metrics_host, port)
+        return metrics
 
     def stop(self) -> None:
         """End after the tick in progress."""
@@ -62,6 +98,7 @@ class Agent:
             self._settings.interval_seconds,
         )
         self._publisher.open()
+        self._notifier.ready(self._settings.interval_seconds / self._settings.clock.speed)
         try:
             end = self._end()
             while True:
@@ -70,8 +107,11 @@ class Agent:
                     break
                 self._publish(self._sampler.tick(self._clock.instant()))
         finally:
+            self._notifier.stopping()
             left = self._publisher.close()
             self._sampler.close()
+            if self._metrics is not None:
+                self._metrics.close()
             self._report()
             if left:
                 log.warning("%d messages were not sent", left)
@@ -92,8 +132,16 @@ class Agent:
             self._publisher.publish(self._topics["events"], encode(event))
         if tick.telemetry is not None:
             self._publisher.publish(self._topics["telemetry"], encode(tick.telemetry))
+        if self._metrics is not None:
+            self._metrics.ticked(tick)
+        self._notifier.ticked(self._status())
         if self.ticks % REPORT_TICKS == 0:
             self._report()
+
+    def _status(self) -> str:
+        broker = "connected" if self._publisher.connected else "no broker"
+        kept = len(self._publisher) + (0 if self._outbox is None else len(self._outbox))
+        return f"{self.ticks} ticks, {broker}, {kept} messages waiting"
 
     def _report(self) -> None:
         reads = ", ".join(f"{name} {what} {n}" for (name, what), n in self._sampler.reads.items())
@@ -104,6 +152,21 @@ class Agent:
             self._publisher.dropped,
             reads or "none",
         )
+
+
+def make_outbox(settings: AgentSettings) -> Outbox | None:
+    """The outbox of the settings; None where there is to be none.
+
+    Raises:
+        ConfigError: another agent uses its folder.
+    """
+    folder = state_folder(settings) if settings.outbox.enabled else None
+    if folder is None:
+        return None
+    outbox = Outbox(folder / "outbox", settings.outbox.max_bytes, settings.outbox.max_age_seconds)
+    if len(outbox):
+        log.warning("%d messages of an earlier run wait in %s", len(outbox), folder)
+    return outbox
 
 
 def serve(settings: AgentSettings) -> None:

@@ -33,6 +33,13 @@ def main(
     mqtt_ca_file: Annotated[
         Path | None, typer.Option(help="Certificates to trust; turns TLS on.")
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Folder for messages that wait for the broker."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of /metrics for Prometheus, on 127.0.0.1.")
+    ] = None,
     speed: Annotated[
         float | None, typer.Option(help="Event seconds a wall second (sources sim and replay).")
     ] = None,
@@ -97,6 +104,8 @@ def main(
             "sources": source or None,
             "input": input_,
             "interval_seconds": interval,
+            "state": state,
+            "metrics_port": metrics_port,
             "mqtt": _given(mqtt_options),
             "clock": _given(clock_options),
         },

@@ -108,6 +108,13 @@ class Recorder:
         self._client.loop_stop()
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent of a test, nor a process it starts, finds what another left."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerHandle]:
     handle = BrokerHandle(tmp_path)
