@@ -7,7 +7,6 @@ import platform
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
@@ -47,10 +46,7 @@ def sampler_counts(sampler: Sampler) -> SamplerCounts:
     ``reads`` by (source, outcome), ``nulled`` by (source, sensor, reason), ``read_seconds`` of
     each source's last read.
     """
-    values = vars(sampler)
-    return SamplerCounts(
-        sampler.reads, values.get("nulled", Counter()), values.get("read_seconds", {})
-    )
+    return SamplerCounts(sampler.reads, sampler.nulled, sampler.read_seconds)
 
 
 class ReadTimes:

@@ -79,20 +79,26 @@ AGENT = """
 import sys, time
 from agents.edge import service
 from agents import run
+from agents.sampler import Sampler
 from agents.settings import AgentSettings, MqttSettings
 
 class Fake:
     name, enumerates = "fake", True
-    reads = 0
     def read(self, now):
-        self.reads += 1
-        if self.reads == 4:
-            print("hangs", flush=True)
-            time.sleep(3600)
         return []
     def close(self):
         pass
 
+# Sources are guarded: what hangs here is the agent itself.
+ticks, tick = [], Sampler.tick
+def hanging(sampler, now):
+    ticks.append(now)
+    if len(ticks) == 4:
+        print("hangs", flush=True)
+        time.sleep(3600)
+    return tick(sampler, now)
+
+Sampler.tick = hanging
 run.open_source = lambda name, settings: Fake()
 service.serve(AgentSettings(sources=("fake",), interval_seconds=0.1, mqtt=MqttSettings(port=1)))
 """
