@@ -4,6 +4,7 @@ import asyncio
 import base64
 import random
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 import pytest
@@ -32,7 +33,7 @@ CARD = {
 }
 SITE = {k: CARD[k] for k in ("site", "decision_id", "decided_at")}
 EVIDENCE = [{"sensor": "fan_speed_rpm", "value": 0.0, "baseline": None, "contribution": 0.9}]
-DATA = {
+DATA: dict[str, dict[str, Any]] = {
     "migration.requested": {
         **CARD,
         "cause": "threshold",
