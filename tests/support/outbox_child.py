@@ -64,9 +64,7 @@ class App:
 
     async def send(self, name: str, partition: int, key: bytes, value: bytes) -> None:
         self._steps.take()
-        await self._producer.send_and_wait(
-            f"{self._prefix}.{name}", value, key=key, partition=partition
-        )
+        await self._producer.send_and_wait(self._prefix + name, value, key=key, partition=partition)
         self._steps.take()
 
 
@@ -105,16 +103,10 @@ def count_requests(steps: Steps) -> None:
     webhook.Post = Post  # type: ignore[misc, attr-defined]
 
 
-async def run(command: dict[str, Any]) -> None:
-    """Decide what is not decided yet, deliver everything, then end."""
-    steps = Steps(command["kill_at"])
-    count_requests(steps)
-    rng = random.Random(command["seed"])
-    producer = AIOKafkaProducer(bootstrap_servers=command["kafka"], acks="all", max_batch_size=1)
-    await producer.start()
-    app = App(producer, command["prefix"], steps)
+def make_shared(app: App) -> Shared:
+    """What the outbox uses of the worker's shared state, on one partition."""
     unused: Any = None
-    shared = Shared(
+    return Shared(
         settings=unused,
         tables=Tables(app, 1),
         predictor=unused,
@@ -125,6 +117,16 @@ async def run(command: dict[str, Any]) -> None:
         metrics=WorkerMetrics(),
         histories=[],
     )
+
+
+async def run(command: dict[str, Any]) -> None:
+    """Decide what is not decided yet, deliver everything, then end."""
+    steps = Steps(command["kill_at"])
+    count_requests(steps)
+    rng = random.Random(command["seed"])
+    producer = AIOKafkaProducer(bootstrap_servers=command["kafka"], acks="all", max_batch_size=1)
+    await producer.start()
+    shared = make_shared(App(producer, command["prefix"] + ".", steps))
     outbox = Outbox(shared)
     partition = shared.partition(0)
     async for value in read_topic(command["kafka"], f"{command['prefix']}.{NODES}"):
