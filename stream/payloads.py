@@ -29,6 +29,10 @@ _ALERT_OF: Final = {
     "breaker.opened": "RigcanaryBreakerOpen",
     "breaker.closed": "RigcanaryBreakerOpen",
 }
+_ALERT_SEVERITY: Final = {
+    "RigcanaryDeviceUnhealthy": "warning",
+    "RigcanaryBreakerOpen": "critical",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +87,22 @@ def _alerts(kind: str, timestamp: str, data: Mapping[str, Any]) -> list[dict[str
     """The body of ``POST /api/v2/alerts``; empty, which it accepts, for ``test.ping``."""
     if kind not in _ALERT_OF:
         return []
-    labels = {"alertname": _ALERT_OF[kind]}
-    for name in ("site", "node", "device"):
-        if data.get(name):
-            labels[name] = str(data[name])
+    # An alert is found again by all of its labels: none may depend on what only its beginning or
+    # only its end knows. The severity is therefore that of the kind: a card is seen to by itself,
+    # an open breaker waits for a person.
+    name = _ALERT_OF[kind]
+    labels = {"alertname": name, "severity": _ALERT_SEVERITY[name]}
+    for key in ("site", "node", "device"):
+        if data.get(key):
+            labels[key] = str(data[key])
     annotations = {"summary": _summary(kind, data)}
-    for name in ("episode_id", "decision_id", "cause", "rule", "risk", "health_score", "reason"):
-        if data.get(name) is not None:
-            annotations[name] = str(data[name])
+    for key in ("episode_id", "decision_id", "cause", "rule", "risk", "health_score", "reason"):
+        if data.get(key) is not None:
+            annotations[key] = str(data[key])
+    alert: dict[str, Any] = {"labels": labels, "annotations": annotations}
     if kind in ENDS:
-        # An alert is found again by its labels. With which severity it began is not known here
-        # (what was predicted may have come true since), and ending one that never began is silent.
-        return [
-            {"labels": {**labels, "severity": s}, "annotations": annotations, "endsAt": timestamp}
-            for s in ("warning", "critical")
-        ]
-    return [
-        {
-            "labels": {**labels, "severity": severity(kind, data)},
-            "annotations": annotations,
-            "startsAt": timestamp,
-            "endsAt": _later(timestamp, ALERT_DAYS),
-        }
-    ]
+        return [{**alert, "endsAt": timestamp}]
+    return [{**alert, "startsAt": timestamp, "endsAt": _later(timestamp, ALERT_DAYS)}]
 
 
 def _later(timestamp: str, days: int) -> str:

@@ -30,9 +30,9 @@ from stream.deliveries import DeadLetters, read_record
 from stream.edge.kafka_read import read_records
 from stream.edge.tables import NODES
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(600)]
-
 FULL = os.environ.get("RIGCANARY_PROOF_FULL") == "1"
+pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(0 if FULL else 600)]
+
 SCHEDULES = int(os.environ.get("RIGCANARY_PROOF_SCHEDULES", "200" if FULL else "20"))
 AT_ONCE = 4
 MAX_STARTS = 40
@@ -298,6 +298,8 @@ async def test_hostile_receiver_and_killed_worker_each_effect_once(
                 kills += killed
                 moods.update(seen)
                 done += 1
+                if FULL:
+                    print(f"{done} schedules, {kills} kills", flush=True)
         finally:
             await worker.stop()
 

@@ -103,19 +103,21 @@ def test_an_alert_begins_and_ends_under_the_same_labels():
         "site": "lab-a",
         "node": "rig001",
         "device": "GPU-1",
-        "severity": "critical",
+        "severity": "warning",
     }
     assert (firing["startsAt"], firing["endsAt"]) == (
         "2026-01-01T00:00:00.000Z",
         "2026-01-31T00:00:00.000Z",
     )
     for end in ("device.released", "migration.withdrawn"):
-        resolved = orjson.loads(shaped("alertmanager", end).body)
-        assert firing["labels"] in [alert["labels"] for alert in resolved]
-        assert all(alert["endsAt"] == "2026-01-01T00:00:00.000Z" for alert in resolved)
+        for cause in ("predicted", "lost"):
+            (resolved,) = orjson.loads(shaped("alertmanager", end, cause=cause).body)
+            assert resolved["labels"] == firing["labels"]
+            assert resolved["endsAt"] == "2026-01-01T00:00:00.000Z"
+            assert "startsAt" not in resolved
     (opened,) = orjson.loads(shaped("alertmanager", "breaker.opened").body)
-    closed = orjson.loads(shaped("alertmanager", "breaker.closed").body)
-    assert opened["labels"] in [alert["labels"] for alert in closed]
+    (closed,) = orjson.loads(shaped("alertmanager", "breaker.closed").body)
+    assert opened["labels"] == closed["labels"]
     node = orjson.loads(shaped("alertmanager", "device.released", device=None).body)[0]
     assert "device" not in node["labels"]
     assert shaped("alertmanager", "test.ping").body == b"[]"
