@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import random
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -69,6 +71,14 @@ def test_schemas_are_schemas_and_refuse_what_is_no_webhook(name):
 @pytest.mark.parametrize("name", WEBHOOK_FORMATS)
 def test_every_payload_fits_its_schema(name, kind):
     VALIDATORS[name].validate(orjson.loads(shaped(name, kind).body))
+
+
+def test_the_examples_in_the_docs_fit_too():
+    text = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
+    examples = re.findall(r"<!-- format: (\S+) -->\n```json\n(.*?)```", text, re.S)
+    assert {name for name, _ in examples} == set(WEBHOOK_FORMATS) - {"cloudevents-binary"}
+    for name, example in examples:
+        VALIDATORS[name].validate(orjson.loads(example))
 
 
 def test_a_missing_key_is_noticed():
