@@ -128,14 +128,14 @@ class Memory:
         return [value["status"] for topic, value in self.sent if topic == DELIVERIES]
 
 
-def outbox_to(url: str, producer: Any, schedule: Schedule) -> Outbox:
+def outbox_to(url: str, producer: Any, schedule: Schedule) -> tuple[Outbox, Deliverer]:
     outbox = Outbox(make_shared(App(producer, "", Steps(None))))
     outbox._shared.partition(0)
     receiver = Receiver.model_validate(
         {"name": "runner", "url": url, "secret": SECRET, "allow_private": True}
     )
-    outbox.deliverer = Deliverer([receiver], outbox.on_delivered, schedule=schedule)
-    return outbox
+    deliverer = outbox.deliverer = Deliverer([receiver], outbox.on_delivered, schedule=schedule)
+    return outbox, deliverer
 
 
 async def until(done) -> None:
@@ -146,19 +146,19 @@ async def until(done) -> None:
 
 async def test_a_retry_goes_out_once_however_often_it_is_asked_for(server):
     server.status, memory = 200, Memory()
-    outbox = outbox_to(server.url, memory, Schedule())
+    outbox, deliverer = outbox_to(server.url, memory, Schedule())
     for _ in range(3):
         assert await outbox.retry(letter())
     await until(lambda: memory.statuses() == ["delivered"])
     assert server.ids == ["msg_1"]
     assert not await outbox.retry(Stored(3, KEY, letter().value))  # another worker's partition
     assert await outbox.retry(Stored(0, "no key", letter().value))
-    await outbox.deliverer.close()
+    await deliverer.close()
 
 
 async def test_a_retry_does_not_overtake_the_withdrawal_that_waits(server):
     memory = Memory()
-    outbox = outbox_to(server.url, memory, Schedule(first_seconds=(60.0,)))
+    outbox, deliverer = outbox_to(server.url, memory, Schedule(first_seconds=(60.0,)))
     assert await outbox.retry(letter(2, "migration.withdrawn", AT_MS + 60_000))
     assert await outbox.retry(letter(1))
     assert memory.statuses() == ["dead"]
@@ -166,7 +166,7 @@ async def test_a_retry_does_not_overtake_the_withdrawal_that_waits(server):
     assert refused["webhook-id"] == "msg_1"
     assert "on its way" in refused["error"]
     assert check_body(Stored(0, KEY, refused)) is None  # it can still be sent, later
-    await outbox.deliverer.close()
+    await deliverer.close()
 
 
 def decision(number: int) -> dict[str, Any]:
@@ -195,12 +195,12 @@ async def test_from_dead_to_delivered_by_the_command_line(own_kafka, server, cap
 
     producer = AIOKafkaProducer(bootstrap_servers=kafka, acks="all", max_batch_size=1)
     await producer.start()
-    outbox = outbox_to(server.url, producer, Schedule(give_up_seconds=0))
+    outbox, deliverer = outbox_to(server.url, producer, Schedule(give_up_seconds=0))
     partition = outbox._shared.partition(0)
     state = partition.state("lab", "rig1", KEY)
     await outbox.save(partition, KEY, state, [decision(1), decision(2)])
     await until(lambda: not state.outbox)
-    await until(lambda: not any(outbox.deliverer.depth().values()))
+    await until(lambda: not any(deliverer.depth().values()))
 
     code, out, _ = await cli("list", "--json")
     assert code == 0
@@ -219,14 +219,14 @@ async def test_from_dead_to_delivered_by_the_command_line(own_kafka, server, cap
     assert (code, out.split()[0]) == (0, "1")
     await until(lambda: server.ids.count("msg_1") == 2)
     await until(lambda: not state.outbox)
-    await until(lambda: not any(outbox.deliverer.depth().values()))
+    await until(lambda: not any(deliverer.depth().values()))
     code, out, _ = await cli("list")
     assert "1 dead deliveries" in out
     assert "msg_2" in out
     code, out, _ = await cli("retry", "--all", "--receiver", "runner")
     assert code == 0
     await until(lambda: server.ids.count("msg_2") == 2)
-    await until(lambda: not any(outbox.deliverer.depth().values()))
+    await until(lambda: not any(deliverer.depth().values()))
     code, out, _ = await cli("list")
     assert out == "0 dead deliveries\n"
     stop = True
@@ -244,5 +244,5 @@ async def test_from_dead_to_delivered_by_the_command_line(own_kafka, server, cap
     await asyncio.gather(second, return_exceptions=True)
     assert again == []
     assert server.ids == ["msg_1", "msg_2", "msg_1", "msg_2"]
-    await outbox.deliverer.close()
+    await deliverer.close()
     await producer.stop()

@@ -100,7 +100,7 @@ def count_requests(steps: Steps) -> None:
             steps.take()
             return answer
 
-    webhook.Post = Post  # type: ignore[misc, attr-defined]
+    webhook.Post = Post  # type: ignore[attr-defined]
 
 
 def make_shared(app: App) -> Shared:
