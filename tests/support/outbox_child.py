@@ -55,6 +55,9 @@ class App:
         self._producer = producer
         self._prefix = prefix
         self._steps = steps
+        # As Faust's buffer: what is sent first is written first. aiokafka alone lets a newcomer
+        # pass those who wait for a full batch, and an older state would replace a newer one.
+        self._turn = asyncio.Lock()
 
     def Table(self, name: str, **_: Any) -> "Log":
         return Log(self, name)
