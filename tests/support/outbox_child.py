@@ -67,7 +67,9 @@ class App:
 
     async def send(self, name: str, partition: int, key: bytes, value: bytes) -> None:
         self._steps.take()
-        await self._producer.send_and_wait(self._prefix + name, value, key=key, partition=partition)
+        async with self._turn:
+            topic = self._prefix + name
+            await self._producer.send_and_wait(topic, value, key=key, partition=partition)
         self._steps.take()
 
 
