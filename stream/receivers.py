@@ -26,12 +26,17 @@ from pydantic import (
 from contract.decision import WebhookType
 from contract.errors import ConfigError
 from contract.topics import is_name
+from contract.webhook_formats import ENDS, SEVERITIES, Severity, WebhookFormat
 
 WEBHOOK_TYPES: Final[tuple[WebhookType, ...]] = get_args(WebhookType)
 SECRET_PREFIX: Final = "whsec_"
 SECRET_BYTES: Final = (24, 64)
 """Length of the decoded secret, inclusive (Standard Webhooks 1.0.0)."""
 MAX_SECRET_FILE_BYTES: Final = 4096
+MAX_SECRETS: Final = 2
+"""The one in force, and while it is being replaced the one before."""
+UNSIGNED_FORMATS: Final = ("alertmanager", "slack")
+"""Formats whose receivers verify no signature: their secret may be left out."""
 
 # What the standard library of Python 3.11 takes for public though it is not: Azure's metadata and
 # DNS address, and IETF protocol assignments (Oracle's metadata among them). Other clouds' metadata
@@ -118,9 +123,13 @@ def _check_secret(secret: str) -> None:
 class Receiver(BaseModel):
     """One webhook receiver.
 
-    Give ``secret`` or ``secret_file`` (read once, here). ``types`` are the webhook types it
-    wants, all by default; ``test.ping`` always goes. ``allow_private`` permits addresses that
-    are not on the public internet. ``max_concurrent`` bounds the requests in flight to it.
+    Give ``secret`` or ``secret_file`` (read once, here): one secret, or two with white space
+    between them while one replaces the other; every request is then signed with both. ``format``
+    is the payload's shape. ``types``, ``sites`` and ``min_severity`` say which webhooks it wants,
+    all by default; ``test.ping`` always goes, and an end is never kept back for its severity.
+    ``allow_private`` permits addresses that are not on the public internet. ``max_concurrent``
+    bounds the requests in flight to it, ``max_per_second`` how many are begun (a second's worth
+    may come at once); by default 50, for ``slack`` 1.
 
     Raises:
         ConfigError: one line naming the receiver, the setting and the fix. Nothing else is
@@ -133,10 +142,14 @@ class Receiver(BaseModel):
     url: str = Field(repr=False)
     secret: SecretStr = SecretStr("")
     secret_file: Path | None = None
+    format: WebhookFormat = "standard"
     allow_private: bool = False
     types: tuple[WebhookType, ...] = WEBHOOK_TYPES
+    sites: tuple[str, ...] = ()
+    min_severity: Severity = "info"
     timeout_seconds: float = Field(default=15.0, ge=1.0, le=30.0)
     max_concurrent: int = Field(default=8, ge=1, le=64)
+    max_per_second: float | None = Field(default=None, gt=0, le=1000)
     enabled: bool = True
 
     @property
@@ -145,9 +158,28 @@ class Receiver(BaseModel):
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
-    def wants(self, webhook_type: str) -> bool:
-        """Whether webhooks of this type go to this receiver."""
-        return self.enabled and (webhook_type == "test.ping" or webhook_type in self.types)
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The live secrets, the one in force first; none where nothing is signed."""
+        return tuple(self.secret.get_secret_value().split())
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests that may be begun a second, in the long run."""
+        if self.max_per_second is not None:
+            return self.max_per_second
+        return 1.0 if self.format == "slack" else 50.0  # Slack's documented limit a hook
+
+    def wants(self, webhook_type: str, site: str, severity: Severity) -> bool:
+        """Whether a webhook of this type, site and severity goes to this receiver."""
+        if not self.enabled or webhook_type == "test.ping":
+            return self.enabled
+        grave = SEVERITIES.index(severity) >= SEVERITIES.index(self.min_severity)
+        return (
+            webhook_type in self.types
+            and (not self.sites or site in self.sites)
+            and (grave or webhook_type in ENDS)
+        )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -186,6 +218,14 @@ class Receiver(BaseModel):
                 raise ValueError(f"{str(item)!r:.60} is no webhook type; known are {known}")
         return value
 
+    @field_validator("sites")
+    @classmethod
+    def _sites(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for site in value:
+            if not is_name(site):
+                raise ValueError(f"{site!r:.60} is no site's name")
+        return value
+
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
@@ -218,11 +258,18 @@ def _complete(receiver: Receiver) -> None:
         secret = _read_secret(receiver.secret_file)
         # The model is frozen for its users; this fills it in once, before anyone has it.
         object.__setattr__(receiver, "secret", SecretStr(secret))
-    elif not secret:
+    if not secret.split() and receiver.format not in UNSIGNED_FORMATS:
         raise ValueError(
             f'secret is missing; give secret = "{SECRET_PREFIX}…" or secret_file = "PATH"'
         )
-    _check_secret(secret)
+    if len(receiver.secrets) > MAX_SECRETS:
+        raise ValueError(
+            f"{len(receiver.secrets)} secrets are given; give the new one and the one before"
+        )
+    for one in receiver.secrets:
+        _check_secret(one)
+    if receiver.format == "alertmanager" and not urlsplit(receiver.url).path.endswith("/alerts"):
+        raise ValueError("url: an Alertmanager takes alerts at http://HOST:9093/api/v2/alerts")
     host = urlsplit(receiver.url).hostname or ""
     address = parse_address(host)
     local = host == "localhost" or host.endswith(".localhost")

@@ -16,6 +16,18 @@ WAIT_MS: Final = 500
 async def read_topic(kafka: str, topic: str) -> AsyncIterator[bytes]:
     """Values of a topic, per partition in order, up to where it ended when reading began.
 
+    Raises:
+        ConfigError: when the topic is absent.
+        RigcanaryError: when Kafka cannot be reached.
+    """
+    async for record in read_records(kafka, topic):
+        if record.value is not None:
+            yield record.value
+
+
+async def read_records(kafka: str, topic: str) -> AsyncIterator[Any]:
+    """Records of a topic as :func:`read_topic` reads them, with key and partition.
+
     The end is the high watermark that fetches report: Tansu's end offsets are too low.
 
     Raises:
@@ -36,8 +48,7 @@ async def read_topic(kafka: str, topic: str) -> AsyncIterator[bytes]:
             fetched = await consumer.getmany(timeout_ms=WAIT_MS, max_records=MAX_RECORDS)
             for records in fetched.values():
                 for record in records:
-                    if record.value is not None:
-                        yield record.value
+                    yield record
     except (KafkaError, OSError) as error:
         raise RigcanaryError(f"--kafka {kafka}: {error}") from error
     finally:

@@ -5,8 +5,13 @@ import logging
 import time
 from collections.abc import Sequence
 
+import orjson
+
+from contract.topics import is_name
+from contract.webhook_formats import severity
 from stream import state as node_state
 from stream.decide import Decision
+from stream.deliveries import Stored, check_body
 from stream.edge.partition import Partition
 from stream.edge.shared import Shared
 from stream.edge.tables import state_key
@@ -65,17 +70,15 @@ class Outbox:
     def _enqueue(self, state: NodeState, decision: Decision) -> None:
         if decision["dry_run"] or self.deliverer is None:
             return
-        receivers = self.deliverer.receivers_for(decision["type"])
+        kind, data = decision["type"], decision["data"]
+        receivers = self.deliverer.receivers_for(kind, state.site, severity(kind, data))
         webhook_id = "msg_" + decision["decision_id"].removeprefix("dec_")
         if not receivers or any(o.webhook_id == webhook_id for o in state.outbox):
             return
-        data = decision["data"]
         decided_ms = decision["decided_ms"]
-        text = body(decision["type"], decided_ms, data).decode()
+        text = body(kind, decided_ms, data).decode()
         state.outbox.append(
-            node_state.Outgoing(
-                webhook_id, decision["type"], data.get("device"), text, receivers, time.time()
-            )
+            node_state.Outgoing(webhook_id, kind, data.get("device"), text, receivers, time.time())
         )
 
     def submit(self, partition: int, key: str, state: NodeState) -> None:
@@ -104,6 +107,50 @@ class Outbox:
                 if state.outbox:
                     self.submit(number, key, state)
 
+    async def retry(self, stored: Stored) -> bool:
+        """Send a dead letter once more; False when its partition is another worker's.
+
+        It waits at the end of its device's queue. When something later about the same device waits
+        already, it stays dead: a request must not arrive after its withdrawal.
+        """
+        shared = self._shared
+        partition = shared.partitions.get(stored.partition)
+        site, _, node = stored.node_key.partition("/")
+        if partition is None or self.deliverer is None:
+            return False
+        why = check_body(stored)
+        if not (is_name(site) and is_name(node)):
+            why = f"its key {stored.node_key!r:.80} is not SITE/NODE"
+        if why is not None:
+            log.warning("%s is not sent again: %s", stored.value["webhook-id"], why)
+            return True
+        webhook_id, receiver = stored.key
+        whole = orjson.loads(stored.value["body"])
+        device, at = whole["data"].get("device"), whole["timestamp"]
+        state = partition.state(site, node, stored.node_key)
+        if any(
+            entry.device == device
+            and receiver in entry.pending
+            and orjson.loads(entry.body)["timestamp"] > at
+            for entry in state.outbox
+        ):
+            error = "not sent again: something later about the same device is on its way"
+            value = {**stored.value, "status": "dead", "error": error}
+            await shared.publisher.delivery(stored.partition, stored.node_key, value)
+            return True
+        known = next((entry for entry in state.outbox if entry.webhook_id == webhook_id), None)
+        if known is None:
+            known = node_state.Outgoing(
+                webhook_id, whole["type"], device, stored.value["body"], [], time.time()
+            )
+            state.outbox.append(known)
+        if receiver not in known.pending:
+            known.pending.append(receiver)
+            known.created_at = time.time()
+        await self.save(partition, stored.node_key, state, ())
+        self.submit(stored.partition, stored.node_key, state)
+        return True
+
     def forget(self) -> None:
         """The partitions were taken away; who gets them sends what is left."""
         self._where.clear()
@@ -125,6 +172,9 @@ class Outbox:
         await shared.publisher.delivery(number, key, dict(delivery))
         for entry in list(state.outbox):
             if entry.webhook_id == delivery["webhook-id"]:
+                if delivery["status"] == "delivered":
+                    waited = max(0.0, time.time() - entry.created_at)
+                    shared.metrics.decision_to_delivery_seconds.observe(waited)
                 if delivery["receiver"] in entry.pending:
                     entry.pending.remove(delivery["receiver"])
                 if not entry.pending:

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from contract.webhook_formats import Severity
 from stream.edge.webhook_body import body
 from stream.edge.webhook_delivery import Delivery, report
 from stream.edge.webhook_http import Answer, Clock, Outgoing, Post, SystemClock
-from stream.edge.webhook_schedule import Schedule
+from stream.edge.webhook_schedule import Pace, Schedule
 from stream.receivers import Receiver, check_unique
 
 __all__ = ["Clock", "Deliverer", "Delivery", "Hooks", "Outgoing", "Schedule", "SystemClock", "body"]
@@ -53,6 +54,7 @@ class _Lane:
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     paused_until: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     refused: bool = False
     failing: bool = False
 
@@ -89,18 +91,22 @@ class Deliverer:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
         self._lanes = {
-            r.name: _Lane(r.name, Post(r, self._clock), asyncio.Semaphore(r.max_concurrent))
+            r.name: _Lane(
+                r.name,
+                Post(r, self._clock),
+                asyncio.Semaphore(r.max_concurrent),
+                pace=Pace(r.requests_per_second),
+            )
             for r in self._receivers
             if r.enabled
         }
 
-    def receivers_for(self, webhook_type: str) -> list[str]:
-        """Names of the receivers that a webhook of this type goes to."""
-        return [
-            r.name
-            for r in self._receivers
-            if r.wants(webhook_type) and self._lanes[r.name].closed_reason is None
-        ]
+    def receivers_for(self, webhook_type: str, site: str, severity: Severity) -> list[str]:
+        """Names of the receivers that a webhook goes to.
+
+        One that has answered 410 is among them: what it misses becomes a dead letter.
+        """
+        return [r.name for r in self._receivers if r.wants(webhook_type, site, severity)]
 
     def depth(self) -> dict[str, int]:
         """Webhooks that wait or are being sent, by receiver."""
@@ -261,6 +267,10 @@ class Deliverer:
         """One request when the lane is free and not paused; ``None`` when it has been closed."""
         while True:
             async with lane.free:
+                if lane.closed_reason is None and lane.paused_until <= self._clock.time():
+                    wait = lane.pace.wait(self._clock.time())
+                    if wait > 0:
+                        await self._clock.sleep(wait)
                 pause = lane.paused_until - self._clock.time()
                 if lane.closed_reason is not None:
                     return None

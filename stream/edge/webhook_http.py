@@ -14,6 +14,7 @@ import aiohttp
 from standardwebhooks import Webhook
 
 from stream.edge.addresses import AddressRefused, public_socket
+from stream.payloads import payload
 from stream.receivers import Receiver
 
 MAX_ANSWER_BYTES: Final = 65_536
@@ -149,7 +150,7 @@ class Post:
     def __init__(self, receiver: Receiver, clock: Clock) -> None:
         self.receiver = receiver
         self._clock = clock
-        self._signer = Webhook(receiver.secret.get_secret_value())
+        self._signers = [Webhook(secret) for secret in receiver.secrets]
         self._session: aiohttp.ClientSession | None = None
 
     def _open(self) -> aiohttp.ClientSession:
@@ -177,18 +178,21 @@ class Post:
     async def send(self, outgoing: Outgoing) -> Answer:
         """One attempt, signed for this moment. Never raises for what the other side does."""
         now = self._clock.time()
-        signature = self._signer.sign(
-            outgoing.webhook_id, datetime.fromtimestamp(now, UTC), outgoing.body.decode()
-        )
+        shape = payload(self.receiver.format, outgoing.webhook_id, outgoing.body)
         headers = {
-            "Content-Type": "application/json",
+            **shape.headers,
+            "Content-Type": shape.content_type,
             "webhook-id": outgoing.webhook_id,
             "webhook-timestamp": str(math.floor(now)),
-            "webhook-signature": signature,
         }
+        if self._signers:
+            at, text = datetime.fromtimestamp(now, UTC), shape.body.decode()
+            headers["webhook-signature"] = " ".join(
+                signer.sign(outgoing.webhook_id, at, text) for signer in self._signers
+            )
         try:
             async with self._open().post(
-                self.receiver.url, data=outgoing.body, headers=headers, allow_redirects=False
+                self.receiver.url, data=shape.body, headers=headers, allow_redirects=False
             ) as response:
                 asked = retry_after_seconds(response.headers.get("Retry-After"), now)
                 answer = judge(response.status, asked)

@@ -1,4 +1,4 @@
-"""When a webhook is tried again (contracts section 6)."""
+"""When a webhook is tried again (contracts section 6), and how fast a receiver is sent to."""
 
 import random
 from dataclasses import dataclass
@@ -28,3 +28,25 @@ class Schedule:
             asked = min(retry_after, self.max_retry_after_seconds)
             wait = max(wait, asked * rng.uniform(1.0, 1 + self.jitter_ratio))
         return wait
+
+
+class Pace:
+    """At most ``per_second`` requests a second in the long run; a second's worth may come at once.
+
+    Each call of :meth:`wait` reserves a turn (the generic cell rate algorithm: one number is all
+    that is kept).
+    """
+
+    def __init__(self, per_second: float = 50.0) -> None:
+        self._interval = 1 / per_second
+        self._burst_seconds = max(0, int(per_second) - 1) * self._interval
+        self._next_at = 0.0
+
+    def wait(self, now: float) -> float:
+        """Seconds until the turn that this call reserves; ``now`` is Unix seconds."""
+        if self._next_at > now + self._burst_seconds + 100 * self._interval:
+            # More than any receiver's max_concurrent: the clock was set back.
+            self._next_at = now
+        due = max(self._next_at, now)
+        self._next_at = due + self._interval
+        return max(0.0, due - self._burst_seconds - now)

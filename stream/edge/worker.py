@@ -22,6 +22,7 @@ from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
 from stream.edge import embedded, recovery
 from stream.edge.closing import Closer
+from stream.edge.delivery_retries import Retries
 from stream.edge.faust_settings import faust_settings
 from stream.edge.intake import Intake
 from stream.edge.metrics import WorkerMetrics
@@ -110,6 +111,7 @@ class Worker:
         self.shared.tables.rows.on_recover(self._on_recover)
         for task in (self._close_loop, self._score_loop, self._watch_loop, self._status_loop):
             app.task(self._guarded(task))
+        app.task(self._guarded(self._retry_loop))
 
     def _devices_known(self, site: str) -> int:
         return self.shared.devices_known(site)
@@ -305,6 +307,11 @@ class Worker:
             if quiet and (high is None or read >= high):
                 idle.add(number)
         return idle
+
+    async def _retry_loop(self) -> None:
+        """Dead letters that a person wants sent again (``rigcanary deliveries retry``)."""
+        retries = Retries(self.shared.settings.kafka, self.outbox.retry, lambda: self._recovered)
+        await retries.run(lambda: bool(self.app.should_stop))
 
     async def _status_loop(self) -> None:
         shared = self.shared

@@ -28,18 +28,48 @@ def from_file(path):
 def test_defaults():
     receiver = make()
     assert receiver.timeout_seconds == 15
-    assert receiver.wants("migration.requested")
-    assert receiver.wants("test.ping")
+    assert receiver.wants("migration.requested", "lab", "warning")
+    assert receiver.wants("test.ping", "", "info")
     assert receiver.where == "https://hooks.example.org"
 
 
 def test_types_filter_but_ping_always_goes():
     receiver = make(types=["breaker.opened"])
-    assert receiver.wants("breaker.opened")
-    assert receiver.wants("test.ping")
-    assert not receiver.wants("migration.requested")
-    assert make(types="all").wants("device.released")
-    assert not make(enabled=False).wants("test.ping")
+    assert receiver.wants("breaker.opened", "lab", "critical")
+    assert receiver.wants("test.ping", "", "info")
+    assert not receiver.wants("migration.requested", "lab", "warning")
+    assert make(types="all").wants("device.released", "lab", "warning")
+    assert not make(enabled=False).wants("test.ping", "", "info")
+
+
+def test_sites_and_severity_filter_but_an_end_always_comes():
+    receiver = make(sites=["lab-a"], min_severity="critical")
+    assert receiver.wants("migration.requested", "lab-a", "critical")
+    assert not receiver.wants("migration.requested", "lab-b", "critical")
+    assert not receiver.wants("migration.requested", "lab-a", "warning")
+    for end in ("migration.withdrawn", "device.released", "breaker.closed"):
+        assert receiver.wants(end, "lab-a", "warning")
+        assert not receiver.wants(end, "lab-b", "warning")
+    assert receiver.wants("test.ping", "", "info")
+
+
+def test_two_secrets_while_one_replaces_the_other(tmp_path):
+    other = "whsec_" + base64.b64encode(b"fedcba9876543210fedcba9876543210").decode()
+    assert make(secret=f"{SECRET} {other}").secrets == (SECRET, other)
+    path = tmp_path / "secret"
+    path.write_text(f"{other}\n{SECRET}\n")
+    assert from_file(path).secrets == (other, SECRET)
+    with pytest.raises(ConfigError, match="3 secrets"):
+        make(secret=f"{SECRET} {other} {SECRET}")
+    with pytest.raises(ConfigError, match="does not start with whsec_"):
+        make(secret=f"{SECRET} oops")
+
+
+@pytest.mark.parametrize("name", ["alertmanager", "slack"])
+def test_who_verifies_no_signature_needs_no_secret(name):
+    url = "https://alerts.example.org/api/v2/alerts"
+    receiver = Receiver.model_validate({"name": "x", "url": url, "format": name})
+    assert receiver.secrets == ()
 
 
 def test_neither_secret_nor_url_path_is_shown():
@@ -56,7 +86,7 @@ def test_neither_secret_nor_url_path_is_shown():
         ({"secret": KEY}, "does not start with whsec_"),
         ({"secret": "whsec_" + base64.b64encode(b"short").decode()}, "decodes to 5 bytes"),
         ({"secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, "decodes to 65 bytes"),
-        ({"secret": "whsec_not base64!"}, "not base64"),
+        ({"secret": "whsec_not-base64!"}, "not base64"),
         ({"url": "ftp://example.org/x"}, "must be http"),
         ({"url": "https://exa mple.org/x"}, "space"),
         ({"url": "https:///x"}, "must be http"),
@@ -73,6 +103,11 @@ def test_neither_secret_nor_url_path_is_shown():
         ({"timeout_seconds": 3600}, "timeout_seconds"),
         ({"name": "a b"}, "letters"),
         ({"secert": "whsec_x"}, "secert"),
+        ({"format": "xml"}, "format"),
+        ({"format": "alertmanager"}, "/api/v2/alerts"),
+        ({"sites": ["a b"]}, "no site's name"),
+        ({"min_severity": "fatal"}, "min_severity"),
+        ({"max_per_second": 0}, "max_per_second"),
         ({"secret_file": "/nonexistent/file"}, "keep one"),
     ],
 )
@@ -84,7 +119,7 @@ def test_wrong_settings_say_what_and_where(change, says):
     assert says in line
     assert "\n" not in line
     printed = "".join(traceback.format_exception(caught.value))
-    for hidden in (KEY, "token123", "not base64!", "me:pass"):
+    for hidden in (KEY, "token123", "not-base64!", "me:pass"):
         assert hidden not in printed.replace("is not base64 after", "")
 
 
