@@ -76,12 +76,13 @@ def receiver() -> Iterator[Receiver]:
 class WorkerProcess:
     """The worker with the fake predictor, killed and started again at will."""
 
-    def __init__(self, folder: Path, kafka: str, url: str, port: int, instance: str = "w0") -> None:
+    def __init__(self, folder: Path, kafka: Any, url: str, port: int, instance: str = "w0") -> None:
         self.port = port
         self.log = folder / f"{instance}.log"
         self.config = folder / f"{instance}.toml"
         self.config.write_text(
-            f'kafka = "{kafka}"\nprofile = "embedded"\nweb_port = {port}\ninstance = "{instance}"\n'
+            f'kafka = "{kafka.address}"\nprofile = "{kafka.profile}"\nweb_port = {port}\n'
+            f'instance = "{instance}"\n'
             f'session_seconds = 6.0\n[[receivers]]\nname = "runner"\nurl = "{url}"\n'
             f'secret = "{SECRET}"\nallow_private = true\n'
         )
@@ -104,12 +105,12 @@ class WorkerProcess:
 
 @pytest.fixture
 def start_worker(
-    tmp_path: Path, own_kafka: Any, receiver: Receiver, free_port: Callable[[], int]
+    tmp_path: Path, any_kafka: Any, receiver: Receiver, free_port: Callable[[], int]
 ) -> Iterator[Callable[..., WorkerProcess]]:
     made: list[WorkerProcess] = []
 
     def start(instance: str = "w0") -> WorkerProcess:
-        worker = WorkerProcess(tmp_path, own_kafka.address, receiver.url, free_port(), instance)
+        worker = WorkerProcess(tmp_path, any_kafka, receiver.url, free_port(), instance)
         worker.start()
         made.append(worker)
         return worker
@@ -196,9 +197,9 @@ def fleet(seed: int) -> list[tuple[int, str, dict[str, Any]]]:
 
 
 async def test_killed_at_random_moments_the_rows_are_exact_and_the_move_is_asked_once(
-    own_kafka: Any, receiver: Receiver, start_worker: Callable[..., WorkerProcess]
+    any_kafka: Any, receiver: Receiver, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    kafka = own_kafka.address
+    kafka = any_kafka.address
     await create_topics(kafka)
     full = os.environ.get("RIGCANARY_PROOF_FULL") == "1"
     kills = 6 if full else 2
@@ -230,9 +231,9 @@ async def test_killed_at_random_moments_the_rows_are_exact_and_the_move_is_asked
 
 
 async def test_two_workers_share_and_the_survivor_takes_over(
-    own_kafka: Any, receiver: Receiver, start_worker: Callable[..., WorkerProcess]
+    any_kafka: Any, receiver: Receiver, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    kafka = own_kafka.address
+    kafka = any_kafka.address
     await create_topics(kafka)
     arrivals = fleet(5)
     first = start_worker("w0")
@@ -244,10 +245,11 @@ async def test_two_workers_share_and_the_survivor_takes_over(
     assert list(receiver.migrations.values()) == [1, 1]
 
 
+@pytest.mark.parametrize("any_kafka", ["own_kafka"], indirect=True)
 async def test_hostile_records_end_in_the_dead_letters_and_stop_nothing(
-    own_kafka: Any, start_worker: Callable[..., WorkerProcess]
+    any_kafka: Any, start_worker: Callable[..., WorkerProcess]
 ) -> None:
-    kafka = own_kafka.address
+    kafka = any_kafka.address
     await create_topics(kafka)
     start_worker()
     good = fleet(3)[:200]
