@@ -29,12 +29,13 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "publish a fleet data set over MQTT as its rigs would have",
     "convert": "convert a public data set into a fleet data set",
     "export": "write recorded history as a fleet data set",
+    "dead-letters": "list unusable messages, and send chosen ones again",
     "failure": "record what really happened to a card",
     "train": "train a failure predictor on a fleet data set",
     "evaluate": "judge a predictor on a fleet data set",
     "version": "print the version",
 }
-"""Subcommand → one line of help; the module is ``rigcanary.commands.NAME``."""
+"""Subcommand → one line of help; the module is ``rigcanary.commands.NAME``, ``-`` as ``_``."""
 
 EXTRAS: Final[dict[str, str]] = {
     "agent": "agent",
@@ -48,6 +49,7 @@ EXTRAS: Final[dict[str, str]] = {
     "evaluate": "models",
     "export": "stream",
     "failure": "stream",
+    "dead-letters": "stream",
     "demo": "all",
     "serve": "all",
 }
@@ -64,7 +66,7 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"rigcanary.commands.{cmd_name}")
+            module = importlib.import_module(f"rigcanary.commands.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as error:
             if error.name is not None and error.name.startswith("rigcanary"):
                 raise

@@ -4,6 +4,7 @@ The jars are fetched once into a cache folder outside the repository, each compa
 ``kafka/SHA256SUMS``. ``python apache_kafka.py [PORT]`` (``scripts/kafka``) runs a broker by hand.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -57,7 +58,9 @@ class KafkaUnavailable(Exception):
 
 def version() -> str:
     """The version that ``kafka/pom.xml`` names."""
-    found = re.search(r"kafka_2\.13</artifactId>\s*<version>([^<]+)", (HERE / "pom.xml").read_text())
+    found = re.search(
+        r"kafka_2\.13</artifactId>\s*<version>([^<]+)", (HERE / "pom.xml").read_text()
+    )
     assert found is not None
     return found[1]
 
@@ -148,10 +151,8 @@ def main() -> None:
         except KafkaUnavailable as error:
             sys.exit(f"scripts/kafka: {error}")
         print(f"Apache Kafka {version()} at 127.0.0.1:{port}; Ctrl-C ends it, data and all")
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             subprocess.run(command, check=False)
-        except KeyboardInterrupt:
-            pass
 
 
 if __name__ == "__main__":
