@@ -1,7 +1,6 @@
 """What topics are created with where they are absent: how long Kafka keeps what is in them.
 
-Ours alone: a topic that is there keeps what its owner gave it. Faust makes its changelogs itself,
-compacted.
+A topic that is there keeps what its owner gave it.
 """
 
 from typing import Final
@@ -35,6 +34,13 @@ RETENTION_MS: Final[dict[str, int]] = {
 
 MAX_RECORD_BYTES: Final = 4_000_000
 """Of a minute row or of risks: a node may name 512 devices, each some 3 kB of JSON."""
+
+CHANGELOG_CONFIG: Final[dict[str, str]] = {
+    # Kafka compacts whole segments only, and by default one may span a week or a gigabyte: a
+    # worker that starts would read all of that. Faust itself adds cleanup.policy=compact.
+    "segment.ms": str(_HOUR_MS),
+    "max.message.bytes": str(MAX_RECORD_BYTES),
+}
 
 
 def topic_config(name: str) -> dict[str, str]:

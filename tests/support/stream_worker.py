@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,9 +72,11 @@ class WorkerProcess:
             f'session_seconds = 6.0\n[[receivers]]\nname = "runner"\nurl = "{url}"\n'
             f'secret = "{SECRET}"\nallow_private = true\n'
         )
+        self.begun = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self.begun = len(self.log.read_text()) if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).parent / "fake_worker.py"), str(self.config)],
@@ -81,6 +84,15 @@ class WorkerProcess:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
+
+    async def recovered(self, seconds: float) -> None:
+        """Wait until it has said once more since :meth:`start` that its partitions are there."""
+        deadline = time.monotonic() + seconds
+        while not re.search(r"partitions \[.*minute rows", self.log.read_text()[self.begun :]):
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            await asyncio.sleep(0.2)
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None
@@ -95,18 +107,20 @@ async def create_topics(kafka: str) -> None:
     await admin.close()
 
 
-async def read_all(kafka: str, topic: str) -> list[dict[str, Any]]:
+async def read_all(
+    kafka: str, topic: str, parse: Callable[[bytes], Any] = orjson.loads
+) -> list[Any]:
     """Every record of a topic now, by the fetch response's high watermark."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()
     parts = [TopicPartition(topic, p) for p in range(PARTITIONS)]
     consumer.assign(parts)
-    found: list[dict[str, Any]] = []
+    found: list[Any] = []
     quiet = 0
     while quiet < 4:
         batch = await consumer.getmany(timeout_ms=250)
         quiet = 0 if batch else quiet + 1
-        found += [orjson.loads(r.value) for rs in batch.values() for r in rs]
+        found += [parse(r.value) for rs in batch.values() for r in rs]
     await consumer.stop()
     return found
 
