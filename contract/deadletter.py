@@ -21,10 +21,18 @@ REASONS: Final[dict[str, str]] = {
     "record": 'a Kafka record is not {"messages": […]}',
 }
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
+MAX_DEAD_BYTES: Final = 700_000
+"""Bytes of an unusable payload that are kept: in base64 they still fit Kafka's 1 MB."""
 
 
 def dead_letter(reason: str, detail: str, topic: str, received_ms: int, payload: bytes) -> bytes:
-    """The dead-letter record as JSON bytes. ``received_ms`` is Unix milliseconds UTC."""
+    """The dead-letter record as JSON bytes. ``received_ms`` is Unix milliseconds UTC.
+
+    Of a huge payload the first :data:`MAX_DEAD_BYTES` are kept, and ``detail`` says so.
+    """
+    if len(payload) > MAX_DEAD_BYTES:
+        kept = f"the first {MAX_DEAD_BYTES} of {len(payload)} bytes are kept"
+        detail, payload = f"{detail[:400]}; {kept}", payload[:MAX_DEAD_BYTES]
     return orjson.dumps(
         {
             "reason": reason,

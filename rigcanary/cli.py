@@ -30,13 +30,14 @@ COMMANDS: Final[dict[str, str]] = {
     "convert": "convert a public data set into a fleet data set",
     "export": "write recorded history as a fleet data set",
     "deliveries": "look at webhooks that were not delivered, send them again",
+    "dead-letters": "list unusable messages, and send chosen ones again",
     "failure": "record what really happened to a card",
     "train": "train a failure predictor on a fleet data set",
     "evaluate": "judge a predictor on a fleet data set",
     "doctor": "look at this rig as a second-hand buyer would",
     "version": "print the version",
 }
-"""Subcommand → one line of help; the module is ``rigcanary.commands.NAME``."""
+"""Subcommand → one line of help; the module is ``rigcanary.commands.NAME``, ``-`` as ``_``."""
 
 EXTRAS: Final[dict[str, str]] = {
     "agent": "agent",
@@ -52,6 +53,7 @@ EXTRAS: Final[dict[str, str]] = {
     "export": "stream",
     "deliveries": "stream",
     "failure": "stream",
+    "dead-letters": "stream",
     "demo": "all",
     "serve": "all",
 }
@@ -68,7 +70,7 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"rigcanary.commands.{cmd_name}")
+            module = importlib.import_module(f"rigcanary.commands.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as error:
             if error.name is not None and error.name.startswith("rigcanary"):
                 raise

@@ -1,4 +1,4 @@
-"""Real brokers for tests that cross a wire: MQTT (rumqttd, mosquitto) and Kafka (Tansu).
+"""Real brokers for tests that cross a wire: MQTT (rumqttd, mosquitto), Kafka (Tansu, Apache's).
 
 Each is started once a session on a free loopback port; a test that needs one which is not
 installed is skipped with the reason. Names of topics and nodes keep tests apart.
@@ -14,8 +14,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
+from apache_kafka import KafkaUnavailable, prepare
 from hypothesis import HealthCheck, settings
 
 # No deadline and no slowness check: nothing here asserts timing, on a busy machine neither may it.
@@ -65,10 +67,16 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float =
 
 @dataclass
 class BrokerProcess:
-    """A broker that a test may stop and start again on the same port."""
+    """A broker that a test may stop and start again on the same port.
+
+    ``profile`` is the setting that our processes need for it, ``log`` where its output goes.
+    """
 
     port: int
     command: list[str]
+    profile: str = "embedded"
+    log: Path | None = None
+    start_seconds: float = 15.0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -78,17 +86,18 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self._output() as output:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
         try:
-            _wait_for_port(self.port, self._process)
+            _wait_for_port(self.port, self._process, self.start_seconds)
         except RuntimeError:
             self.stop()
             raise
+
+    def _output(self) -> IO[bytes]:
+        return (self.log or Path(os.devnull)).open("ab")
 
     def stop(self) -> None:
         """Kill it; what it held in memory is gone."""
@@ -118,6 +127,17 @@ def make_kafka() -> BrokerProcess:
             url,
         ],
     )
+
+
+def make_apache_kafka(folder: Path) -> BrokerProcess:
+    """An Apache Kafka broker, not started; skips the test when it cannot be had here."""
+    port = _free_port()
+    try:
+        command = prepare(folder, port, _free_port())
+    except KafkaUnavailable as error:
+        pytest.skip(f"Apache Kafka: {error}")
+    log = folder / f"kafka-{port}.log"
+    return BrokerProcess(port, command, profile="kafka", log=log, start_seconds=60.0)
 
 
 @dataclass
@@ -183,6 +203,25 @@ def own_kafka() -> Iterator[BrokerProcess]:
     broker.start()
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def own_apache_kafka(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A running Apache Kafka of this test alone, which it may stop and start."""
+    broker = make_apache_kafka(tmp_path)
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(params=["own_kafka", "own_apache_kafka"], ids=["embedded", "apache"])
+def any_kafka(request: pytest.FixtureRequest) -> BrokerProcess:
+    """The test runs on the embedded Kafka and on Apache's; ``.profile`` says which it is.
+
+    ``@pytest.mark.parametrize("any_kafka", [name], indirect=True)`` takes one of them only.
+    """
+    broker: BrokerProcess = request.getfixturevalue(request.param)
+    return broker
 
 
 @pytest.fixture(scope="session")

@@ -44,10 +44,10 @@ def _shown(stored: "Stored") -> dict[str, Any]:
 async def _letters(kafka: str) -> "DeadLetters":
     from contract.topics import DELIVERIES
     from stream.deliveries import DeadLetters, read_record
-    from stream.edge.kafka_read import read_records
+    from stream.edge.kafka_read import read_records, servers
 
     letters = DeadLetters()
-    async for record in read_records(kafka, DELIVERIES):
+    async for record in read_records(servers(kafka), DELIVERIES):
         stored = read_record(record.partition, record.key, record.value)
         if stored is not None:
             letters.take(stored)

@@ -3,28 +3,27 @@
 import asyncio
 import logging
 import random
-import ssl
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, for_code
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import RecordMetadata
 
-from contract.errors import ConfigError, RigcanaryError
-from contract.topics import KAFKA_TOPICS, TELEMETRY
+from contract.errors import RigcanaryError
+from contract.topics import TELEMETRY
 from stream.bridge_settings import BridgeSettings
 from stream.edge.backoff import backoff_seconds
 from stream.edge.bridge_metrics import BridgeMetrics
 from stream.edge.bridge_packer import Outgoing, split
+from stream.edge.kafka_connection import connection_options
+from stream.edge.topics import ensure_topics
 
 log = logging.getLogger("rigcanary.bridge")
 
-REQUEST_TIMEOUT_MS = 10_000
-TOPIC_ALREADY_EXISTS = 36  # Kafka protocol, error codes
 _Outcome = tuple[Outgoing, Exception | None]
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
@@ -56,30 +55,7 @@ class KafkaOutlet:
         self._rng = random.Random()
         self._away = False
         self._offsets: dict[tuple[str, int], int] = {}
-        self._connection = self._connection_options()
-
-    def _connection_options(self) -> dict[str, Any]:
-        s = self._settings
-        options: dict[str, Any] = {
-            "bootstrap_servers": [a.strip() for a in s.kafka.split(",")],
-            "security_protocol": s.kafka_security.upper(),
-            "request_timeout_ms": REQUEST_TIMEOUT_MS,
-        }
-        if s.kafka_security.startswith("sasl"):
-            options["sasl_mechanism"] = s.kafka_sasl_mechanism
-            options["sasl_plain_username"] = s.kafka_username
-            password = s.kafka_password
-            options["sasl_plain_password"] = password.get_secret_value() if password else None
-        if s.kafka_security.endswith("ssl"):
-            try:
-                options["ssl_context"] = ssl.create_default_context(
-                    cafile=str(s.kafka_ca_file) if s.kafka_ca_file else None
-                )
-            except OSError as error:
-                raise ConfigError(
-                    f"kafka_ca_file {s.kafka_ca_file}: cannot use it: {error}"
-                ) from error
-        return options
+        self._connection = connection_options(settings)
 
     async def start(self) -> None:
         """Connect and make sure that the topics exist."""
@@ -117,25 +93,10 @@ class KafkaOutlet:
         admin = AIOKafkaAdminClient(**self._connection)
         try:
             await admin.start()
-            present = set(await admin.list_topics())
-            absent = [name for name in KAFKA_TOPICS if name not in present]
-            if not absent:
-                return
-            replicas = self._settings.replication_factor
-            if replicas is None:
-                cluster = await admin.describe_cluster()
-                replicas = max(1, min(3, len(cluster["brokers"])))
-            answer = await admin.create_topics(
-                [NewTopic(name, self._settings.partitions, replicas) for name in absent]
-            )
-            for topic, code, *rest in answer.topic_errors:
-                if code not in (0, TOPIC_ALREADY_EXISTS):  # another bridge may be faster
-                    why = f"{for_code(code).__name__} {rest[0] if rest and rest[0] else ''}"
-                    raise RigcanaryError(
-                        f"Kafka does not create the topic {topic}: {why.strip()}; "
-                        "create it by hand, or give replication_factor"
-                    )
-            log.info("Kafka: created %s", ", ".join(absent))
+            s = self._settings
+            absent = await ensure_topics(admin, s.partitions, s.replication_factor)
+            if absent:
+                log.info("Kafka: created %s", ", ".join(absent))
         finally:
             await admin.close()
 

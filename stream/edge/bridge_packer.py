@@ -21,8 +21,6 @@ from contract.message import (
     loads,
 )
 
-MAX_DEAD_BYTES: Final = 700_000
-"""Bytes of an unusable payload that are kept: in base64 they still fit Kafka's 1 MB."""
 _SUSPICIOUS_BRACKETS: Final = 600
 _HEAD: Final = b'{"messages":['
 _TAIL: Final = b"]}"
@@ -181,12 +179,9 @@ def pack(
 
 
 def dead_record(item: Incoming, key: bytes | None, error: UnusableMessage) -> Outgoing:
-    """The dead letter of one message; of a huge one the first :data:`MAX_DEAD_BYTES`."""
-    detail, payload = error.detail, item.payload
-    if len(payload) > MAX_DEAD_BYTES:
-        detail = f"{detail}; the first {MAX_DEAD_BYTES} of {len(payload)} bytes are kept"
-        payload = payload[:MAX_DEAD_BYTES]
-    value = dead_letter(error.reason, detail, item.topic[:1000], item.received_ms, payload)
+    """The dead letter of one message."""
+    topic = item.topic[:1000]
+    value = dead_letter(error.reason, error.detail, topic, item.received_ms, item.payload)
     return Outgoing(topics.DEAD_LETTER, key, value, None, [item])
 
 

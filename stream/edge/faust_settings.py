@@ -4,6 +4,7 @@ import tempfile
 from typing import Any
 
 from stream.settings import WorkerSettings
+from stream.topic_settings import MAX_RECORD_BYTES
 
 
 def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
         "broker_heartbeat_interval": min(3.0, settings.session_seconds / 3),
         "broker_commit_interval": 1.0,
         "worker_redirect_stdouts": False,
+        "producer_max_request_size": MAX_RECORD_BYTES,
     }
     if settings.instance is not None:
         common["consumer_group_instance_id"] = f"{settings.app_id}-{settings.instance}"

@@ -13,6 +13,7 @@ from contract.decision import Evidence
 from contract.errors import UnusableMessage
 from contract.topics import EVENTS, TELEMETRY, node_key
 from stream.decide import Decision
+from stream.deep_json import dumps
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Held, Partition
 from stream.edge.shared import Shared
@@ -59,7 +60,7 @@ class Intake:
             try:
                 sample = decode(raw, received_ms, shared.repairs)
             except UnusableMessage as error:
-                pending.append(self._reject(partition, error, received_ms, _bytes(raw)))
+                pending.append(self._reject(partition, error, received_ms, dumps(raw)))
                 continue
             await self._sample(partition, sample, received_ms, raw, waits_for, pending)
         self._pending += pending
@@ -112,16 +113,16 @@ class Intake:
         shared, key = self._shared, sample.key
         if not partition.roster.admit(key, sample.devices, sample.ts_ms):
             many = UnusableMessage("too-many-names", f"nodes, or devices of {key}, are too many")
-            pending.append(self._reject(partition, many, received_ms, _bytes(raw)))
+            pending.append(self._reject(partition, many, received_ms, dumps(raw)))
             return
         arrival = partition.book.add(sample)
         if arrival is Arrival.LATE:
             late = UnusableMessage("late", "its minute closed over ten minutes ago")
-            pending.append(self._reject(partition, late, received_ms, _bytes(raw)))
+            pending.append(self._reject(partition, late, received_ms, dumps(raw)))
             return
         if arrival is Arrival.TOO_MANY:
             many = UnusableMessage("too-many-messages", f"of {key} in one minute")
-            pending.append(self._reject(partition, many, received_ms, _bytes(raw)))
+            pending.append(self._reject(partition, many, received_ms, dumps(raw)))
             return
         # A duplicate too: the record that brought the first one may be acknowledged only after
         # the minute is stored, and so must this one.
@@ -185,8 +186,3 @@ class Intake:
                     state, [sign], dry_run=self._shared.dry_run
                 )
                 await self._decided(partition, key, state, decisions)
-
-
-def _bytes(raw: Any) -> bytes:
-    """A message of a record as bytes again; what orjson decoded it can encode."""
-    return orjson.dumps(raw)

@@ -54,6 +54,27 @@ def subscriptions(share: str) -> list[tuple[str, int]]:
     return wanted
 
 
+def login(client: mqtt.Client, settings: BridgeSettings) -> None:
+    """Give the client the user and the certificates of the settings.
+
+    Raises:
+        ConfigError: when a certificate file cannot be used.
+    """
+    s = settings
+    if s.mqtt_username is not None:
+        password = s.mqtt_password.get_secret_value() if s.mqtt_password else None
+        client.username_pw_set(s.mqtt_username, password)
+    if s.mqtt_ca_file is not None:
+        try:
+            client.tls_set(
+                ca_certs=str(s.mqtt_ca_file),
+                certfile=str(s.mqtt_cert_file) if s.mqtt_cert_file else None,
+                keyfile=str(s.mqtt_key_file) if s.mqtt_key_file else None,
+            )
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(f"mqtt_ca_file {s.mqtt_ca_file}: cannot use it: {error}") from error
+
+
 def make_client(settings: BridgeSettings) -> mqtt.Client:
     """An MQTT 3.1.1 client with a persistent session and manual acknowledgements.
 
@@ -69,18 +90,7 @@ def make_client(settings: BridgeSettings) -> mqtt.Client:
         manual_ack=True,
         reconnect_on_failure=False,
     )
-    if s.mqtt_username is not None:
-        password = s.mqtt_password.get_secret_value() if s.mqtt_password else None
-        client.username_pw_set(s.mqtt_username, password)
-    if s.mqtt_ca_file is not None:
-        try:
-            client.tls_set(
-                ca_certs=str(s.mqtt_ca_file),
-                certfile=str(s.mqtt_cert_file) if s.mqtt_cert_file else None,
-                keyfile=str(s.mqtt_key_file) if s.mqtt_key_file else None,
-            )
-        except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(f"mqtt_ca_file {s.mqtt_ca_file}: cannot use it: {error}") from error
+    login(client, settings)
     # With this set, queued packets wait for loop_write, many acknowledgements for one call.
     client.on_socket_register_write = lambda _client, _userdata, _sock: None
     return client

@@ -5,13 +5,14 @@ import logging
 import random
 from pathlib import Path
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from contract.errors import ConfigError, RigcanaryError
-from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
+from contract.topics import EVENTS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
 from stream.edge.shared import History, Predictor
+from stream.edge.topics import ensure_topics
 from stream.edge.worker import Worker
 from stream.settings import WorkerSettings
 
@@ -44,16 +45,10 @@ async def _prepare_topics(settings: WorkerSettings) -> int:
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
     try:
         await admin.start()
-        present = set(await admin.list_topics())
-        absent = [name for name in KAFKA_TOPICS if name not in present]
-        if absent:
-            replicas = settings.replication_factor or 1
-            await admin.create_topics(
-                [NewTopic(name, settings.partitions, replicas) for name in absent]
-            )
+        await ensure_topics(admin, settings.partitions, settings.replication_factor)
         found = {
             topic["topic"]: len(topic["partitions"])
-            for topic in await admin.describe_topics(list(KAFKA_TOPICS))
+            for topic in await admin.describe_topics([TELEMETRY, EVENTS])
         }
     finally:
         await admin.close()

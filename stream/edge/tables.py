@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from contract.minute import MINUTE_MS
+from stream.topic_settings import CHANGELOG_CONFIG
 from stream.window import RING_MINUTES
 
 ROWS: Final = "rows"
@@ -16,6 +17,7 @@ NODES: Final = "nodes"
 _OPTIONS: Final = {
     "key_type": bytes,
     "value_type": bytes,
+    "extra_topic_configs": CHANGELOG_CONFIG,
 }
 
 

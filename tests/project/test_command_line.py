@@ -8,12 +8,12 @@ from rigcanary.cli import COMMANDS, run
 
 NEEDED = [
   "demo", "serve", "agent", "bridge", "worker", "runner", "simulate", "replay", "export", "failure",
-  "train", "evaluate", "doctor", "version",
+  "train", "evaluate", "doctor", "version", "dead-letters", "deliveries",
 ]  # fmt: skip
 
 
 def written(name: str) -> bool:
-    return find_spec(f"rigcanary.commands.{name}") is not None
+    return find_spec(f"rigcanary.commands.{name.replace('-', '_')}") is not None
 
 
 def test_the_subcommands_of_the_contract_are_listed() -> None:

@@ -97,7 +97,7 @@ def check_rigcanary(arguments: list[str]) -> None:
         return
     name = names[0]
     assert name in COMMANDS, f"rigcanary has no subcommand {name}"
-    if find_spec(f"rigcanary.commands.{name}") is None:
+    if find_spec(f"rigcanary.commands.{name.replace('-', '_')}") is None:
         pytest.skip(f"rigcanary {name} is not written yet")
     given = {word.split("=")[0] for word in arguments[1:] if word.startswith("--")}
     assert given <= options_of(names)

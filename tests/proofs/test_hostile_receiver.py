@@ -27,7 +27,7 @@ from standardwebhooks import Webhook
 from contract.times import rfc3339
 from contract.topics import DECISIONS, DELIVERIES
 from stream.deliveries import DeadLetters, read_record
-from stream.edge.kafka_read import read_records
+from stream.edge.kafka_read import read_records, servers
 from stream.edge.tables import NODES
 
 FULL = os.environ.get("RIGCANARY_PROOF_FULL") == "1"
@@ -239,7 +239,7 @@ async def check(
         assert numbers == sorted(numbers), f"{subject}: {numbers}"
     assert got.elsewhere == 0
     letters, last = DeadLetters(), {}
-    async for record in read_records(kafka, f"{prefix}.{DELIVERIES}"):
+    async for record in read_records(servers(kafka), f"{prefix}.{DELIVERIES}"):
         stored = read_record(record.partition, record.key, record.value)
         assert stored is not None
         letters.take(stored)

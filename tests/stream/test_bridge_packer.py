@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contract.deadletter import REASONS
+from contract.deadletter import MAX_DEAD_BYTES, REASONS
 from contract.topics import DEAD_LETTER, EVENTS, TELEMETRY
 from stream.bridge_settings import BridgeSettings
 from stream.edge.backoff import MAX_SECONDS, backoff_seconds
 from stream.edge.bridge_packer import (
-    MAX_DEAD_BYTES,
     Incoming,
     Outgoing,
     pack,

@@ -112,9 +112,11 @@ class Process:
         return code
 
 
-def options(mqtt_address: str, kafka_address: str, client_id: str, *more: str) -> list[str]:
+def options(
+    mqtt_address: str, kafka_address: str, client_id: str, *more: str, profile: str = "embedded"
+) -> list[str]:
     return [
-        "--mqtt", mqtt_address, "--kafka", kafka_address, "--profile", "embedded",
+        "--mqtt", mqtt_address, "--kafka", kafka_address, "--profile", profile,
         "--client-id", client_id, *more,
     ]  # fmt: skip
 
@@ -133,8 +135,19 @@ async def test_sigterm_flushes_and_leaves_the_session(own_mqtt, kafka_broker, un
     assert not any("Traceback" in line for line in bridge.log)
 
 
-async def test_kill_under_load_loses_nothing(own_mqtt, kafka_broker, unique):
-    arguments = options(own_mqtt.address, kafka_broker.address, unique)
+@pytest.mark.parametrize(
+    "any_kafka",
+    [
+        "own_kafka",
+        pytest.param("own_apache_kafka", marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
+    ],
+    indirect=True,
+)
+async def test_kill_under_load_loses_nothing(own_mqtt, any_kafka, unique):
+    # No share: rumqttd does not survive it.
+    arguments = options(
+        own_mqtt.address, any_kafka.address, unique, "--share", "", profile=any_kafka.profile
+    )
     load = Load(own_mqtt.address, unique)
     bridge = await Process(*arguments).start()
     publishing = asyncio.create_task(load.publish(MESSAGES))
@@ -143,7 +156,7 @@ async def test_kill_under_load_loses_nothing(own_mqtt, kafka_broker, unique):
         assert await bridge.end(signal.SIGKILL) == -signal.SIGKILL
         bridge = await Process(*arguments).start()
     await publishing
-    await arrived(kafka_broker.address, unique, load.expected)
+    await arrived(any_kafka.address, unique, load.expected)
     assert await bridge.end(signal.SIGTERM) == 0
     load.close()
 
