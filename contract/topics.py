@@ -16,7 +16,18 @@ RISKS: Final = "rigcanary.risks"
 DECISIONS: Final = "rigcanary.decisions"
 DELIVERIES: Final = "rigcanary.deliveries"
 DEAD_LETTER: Final = "rigcanary.dead-letter"
-KAFKA_TOPICS: Final = (TELEMETRY, EVENTS, MINUTES, RISKS, DECISIONS, DELIVERIES, DEAD_LETTER)
+COMMANDS: Final = "rigcanary.commands"
+"""What people tell the worker: ``rigcanary quarantine``, ``release``, ``retire``, ``silence``."""
+KAFKA_TOPICS: Final = (
+    TELEMETRY,
+    EVENTS,
+    MINUTES,
+    RISKS,
+    DECISIONS,
+    DELIVERIES,
+    DEAD_LETTER,
+    COMMANDS,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

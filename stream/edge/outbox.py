@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from stream import state as node_state
-from stream.decide import Decision
+from stream.decision_record import Decision
 from stream.edge.partition import Partition
 from stream.edge.shared import Shared
 from stream.edge.tables import state_key

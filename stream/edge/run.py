@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from contract.errors import ConfigError, RigcanaryError
-from contract.topics import EVENTS, KAFKA_TOPICS, TELEMETRY
+from contract.topics import COMMANDS, EVENTS, KAFKA_TOPICS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
 from stream.edge.shared import History, Predictor
 from stream.edge.worker import Worker
@@ -57,10 +57,11 @@ async def _prepare_topics(settings: WorkerSettings) -> int:
         }
     finally:
         await admin.close()
-    if found.get(EVENTS) != found.get(TELEMETRY) or not found.get(TELEMETRY):
+    counts = {name: found.get(name) for name in (TELEMETRY, EVENTS, COMMANDS)}
+    if len(set(counts.values())) != 1 or not found.get(TELEMETRY):
         raise ConfigError(
-            f"Kafka topics {TELEMETRY} and {EVENTS} must have the same number of partitions, "
-            f"they have {found.get(TELEMETRY)} and {found.get(EVENTS)}; recreate one of them"
+            f"Kafka topics {', '.join(counts)} must have the same number of partitions, "
+            f"they have {', '.join(map(str, counts.values()))}; recreate those that differ"
         )
     return found[TELEMETRY]
 
