@@ -93,7 +93,7 @@ class _Source:
             inside = current == _plain(table) and seen == number
             if (inside or not table) and name == key:
                 return at
-            if f"{current}.{name}".strip(".") == f"{_plain(table)}.{key}":
+            if not current and name == f"{_plain(table)}.{key}":  # a dotted key
                 return at
         return header
 
