@@ -1,12 +1,15 @@
 """From signs to decisions: one episode of one device asks for one migration."""
 
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from contract.decision import Evidence
 from contract.minute import MINUTE_MS
 from stream import decision_record as record
 from stream import ending, health, lifecycle
+from stream.budget import Transition
 from stream.decision_record import Decision
 from stream.gate import DeviceScore, Gate
 from stream.policy import Policy, RiskHysteresis, Silence, health_score
@@ -19,6 +22,7 @@ from stream.waiting import SILENCED, Place, Waiting
 
 DAY_MS: Final = 86_400_000
 MAX_PAST: Final = 16
+MAX_ASKED: Final = 1_000
 
 
 class Decider:
@@ -33,6 +37,7 @@ class Decider:
         self.model_version = model_version
         self.gate = gate
         self.waiting = Waiting()
+        self._asked: dict[str, deque[tuple[int, str]]] = {}
 
     def restore(self, states: Sequence[NodeState]) -> None:
         """Count open moves, breakers and what waits again after a restart."""
@@ -74,10 +79,21 @@ class Decider:
         for transition in self.gate.take():
             if transition.type == "breaker.opened":
                 state.breaker_opened_ms = max(state.breaker_opened_ms, transition.at_ms)
+                decisions.append(record.of_breaker(self._explained(transition)))
             else:
                 state.breaker_closed_ms = max(state.breaker_closed_ms, transition.at_ms)
-            decisions.append(record.of_breaker(transition))
+                decisions.append(record.of_breaker(transition))
         return decisions
+
+    def _explained(self, opened: Transition) -> Transition:
+        """With the signs that asked for moves lately: a storm of one rule has one cause."""
+        since_ms = opened.at_ms - self.policy.budget.window_ms
+        asked = self._asked.get(opened.site, ())
+        counts = Counter(rule for at_ms, rule in asked if at_ms > since_ms)
+        signs = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        words = ", ".join(f"{rule} {count}" for rule, count in signs.items())
+        reason = f"{opened.data['reason']}; signs: {words or 'none'}"
+        return replace(opened, data={**opened.data, "reason": reason, "signs": signs})
 
     def is_dry(self, site: str, *, dry_run: bool) -> bool:
         """Whether decisions for this site are recorded and not sent."""
@@ -136,6 +152,9 @@ class Decider:
                 return [self._requested(state, device, episode, at_ms, dry_run=True)]
             return []
         gone = is_gone(episode)
+        if not queued:
+            recent = self._asked.setdefault(site, deque(maxlen=MAX_ASKED))
+            recent.append((at_ms, episode.rule))
         if not queued and not gone and self.waiting.any(site):
             held: str | None = "queue"
         else:
