@@ -224,8 +224,8 @@ class TestSilence:
         made = SiteWatch(Policy())
         for n in range(6):
             made.heard(f"lab/rig{n}", "lab", START_MS, START_MS, partition=n % 3)
-        for n in (0, 1, 3, 4):
-            made.heard(f"lab/rig{n}", "lab", START_MS + 600_000, START_MS + 600_000, n % 3)
+        for n, at in ((n, START_MS + s * 60_000) for s in range(1, 11) for n in (0, 1, 3, 4)):
+            made.heard(f"lab/rig{n}", "lab", at, at, n % 3)
         assert made.lost() == []
         # Once there is nothing left to read on it, its nodes are held against the site.
         assert made.lost(idle={2}) == [("lab/rig2", START_MS), ("lab/rig5", START_MS)]

@@ -19,7 +19,7 @@ def score(
             "risk": health.risk_part(risk, 0.4),
             "temperature": health.temperature_part(degrees, 97.0),
             "telemetry": health.telemetry_part(completeness),
-            "history": health.history_part(past),
+            "history": health.history_part(quarantines),
             "signs": health.signs_part(broken),
         }
     )

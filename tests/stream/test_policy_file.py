@@ -26,10 +26,8 @@ def test_the_shipped_file_says_what_the_code_has_by_itself() -> None:
 
 
 def test_a_model_has_its_own_limits_and_scorings_whatever_capitals(tmp_path: Path) -> None:
-    text = (
-        '[limits]\nlost_samples = 4\n[models."My Card"]\n'
+    text = '[limits]\nlost_samples = 4\n[models."My Card"]\n'
     text += "ripple_volts = 0.2\nraise_scorings = 3\n"
-    )
     policy = read(tmp_path, text)
     assert policy.limits_of("MY CARD").ripple_volts == 0.2
     assert policy.limits_of("my card").lost_samples == 4
