@@ -16,10 +16,21 @@ RISKS: Final = "rigcanary.risks"
 DECISIONS: Final = "rigcanary.decisions"
 DELIVERIES: Final = "rigcanary.deliveries"
 DEAD_LETTER: Final = "rigcanary.dead-letter"
-KAFKA_TOPICS: Final = (TELEMETRY, EVENTS, MINUTES, RISKS, DECISIONS, DELIVERIES, DEAD_LETTER)
 RESENT: Final = "rigcanary.dead-letter-resent"
 """Which dead letters were sent again: ``{"partition", "offset", "topic", "resent_at"}``, by the
 place of the letter in ``rigcanary.dead-letter``."""
+COMMANDS: Final = "rigcanary.commands"
+"""What people tell the worker: ``rigcanary quarantine``, ``release``, ``retire``, ``silence``."""
+KAFKA_TOPICS: Final = (
+    TELEMETRY,
+    EVENTS,
+    MINUTES,
+    RISKS,
+    DECISIONS,
+    DELIVERIES,
+    DEAD_LETTER,
+    COMMANDS,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

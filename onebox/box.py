@@ -32,7 +32,7 @@ from onebox.tasks import together
 
 log = logging.getLogger(__name__)
 
-INPUTS: Final = (topics.TELEMETRY, topics.EVENTS)
+INPUTS: Final = (topics.TELEMETRY, topics.EVENTS, topics.COMMANDS)
 """What the worker reads: unread records of these are carried over a new start of Kafka."""
 OUTPUTS: Final = {
     topics.MINUTES: 500,

@@ -5,15 +5,15 @@ never runs backwards; an ask that comes with an older time counts at the newest 
 late input cannot squeeze more moves into a window.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 MINUTE_MS: Final = 60_000
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 TransitionType = Literal["breaker.opened", "breaker.closed"]
-Reason = Literal["window", "open", "breaker"]
+Reason = Literal["window", "open", "breaker", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +70,42 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``allowed``, or held: by the ``window``, the number ``open``, or the ``breaker``."""
+    """``allowed``, or held: by the ``window``, the number ``open``, the ``breaker``, or because
+    more cards are ``lost`` than may move in a window.
+    """
 
     allowed: bool
     reason: Reason | None = None
     transitions: tuple[Transition, ...] = ()
 
 
+Move = tuple[int, int]
+"""When, in ms, and of how many devices (a whole node is all of its cards)."""
+
+
 @dataclass(slots=True)
 class _Site:
-    """Times in ms. Bounded: ``moved`` and ``asked`` by the limits, ``open`` by the open limit."""
+    """Times in ms. Bounded: ``moved``, ``lost_moved`` and ``asked`` by the limits, ``open`` by
+    the open limit. ``lost_moved`` are moves off cards that are gone, which have a window of
+    their own (docs/decisions/0040).
+    """
 
     now_ms: int = 0
-    moved: list[int] = field(default_factory=list)
-    open: dict[str, int] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    moved: list[Move] = field(default_factory=list)
+    lost_moved: list[Move] = field(default_factory=list)
+    open: dict[str, Move] = field(default_factory=dict)
+    asked: dict[str, Move] = field(default_factory=dict)
     opened_ms: int | None = None
     excess_ms: int = 0
+
+
+def _fits(used: Iterable[Move], weight: int, units: int, devices: int) -> bool:
+    """Whether one more of ``weight`` fits: as one of ``units`` moves, or into ``devices``.
+
+    Two whole nodes may move at any site, whatever number of cards is in them.
+    """
+    weights = [w for _, w in used]
+    return len(weights) < units or sum(weights) + weight <= devices
 
 
 class Budget:
@@ -96,41 +115,82 @@ class Budget:
         self.policy = policy or BudgetPolicy()
         self._sites: dict[str, _Site] = {}
 
-    def ask(self, site: str, device: str, at_ms: int, devices_known: int) -> Answer:
+    def ask(
+        self,
+        site: str,
+        device: str,
+        at_ms: int,
+        devices_known: int,
+        *,
+        weight: int = 1,
+        lost: bool = False,
+    ) -> Answer:
         """Whether ``device`` may be moved now; an allowed move is counted.
 
         A device whose move is still open is allowed again without being counted again. Demand
-        past a limit opens the breaker, and while it is open nothing more is allowed.
+        past a limit opens the breaker, and while it is open nothing more is allowed, but moves
+        off ``lost`` cards, which harm nobody: those have a window of their own.
         """
         state = self._sites.setdefault(site, _Site())
         transitions = self._advance(site, state, at_ms)
-        now = state.now_ms
         if device in state.open:
             return Answer(True, None, transitions)
-        window_limit = self.policy.window_limit(devices_known)
-        open_limit = self.policy.open_limit(devices_known)
+        if lost:
+            reason = self._lost(state, weight, devices_known)
+        else:
+            reason = self._excess(state, device, weight, devices_known)
+        if reason is not None:
+            state.excess_ms = state.now_ms
+            if state.opened_ms is None:
+                state.opened_ms = state.now_ms
+                transitions += (self._opened(site, state, reason, devices_known),)
+            return Answer(False, reason, transitions)
+        if lost:
+            state.lost_moved.append((state.now_ms, weight))
+            return Answer(True, None, transitions)
+        if state.opened_ms is not None:
+            return Answer(False, "breaker", transitions)
+        self._moved(state, device, state.now_ms, weight)
+        return Answer(True, None, transitions)
+
+    def _moved(self, state: _Site, device: str, at_ms: int, weight: int) -> None:
+        state.moved.append((at_ms, weight))
+        state.open[device] = (at_ms, weight)
+
+    def _lost(self, state: _Site, weight: int, devices_known: int) -> Reason | None:
+        limit = self.policy.window_limit(devices_known)
+        fits = _fits(state.lost_moved, weight, self.policy.window_devices, limit)
+        return None if fits else "lost"
+
+    def _excess(self, state: _Site, device: str, weight: int, known: int) -> Reason | None:
+        policy = self.policy
+        window_limit, open_limit = policy.window_limit(known), policy.open_limit(known)
         state.asked.pop(device, None)
-        state.asked[device] = now
+        others = list(state.asked.values())
+        demand_fits = _fits(others, weight, policy.window_devices, window_limit)
+        state.asked[device] = (state.now_ms, weight)
         # One over the limit tells as much as all of them, and keeps the state small in a storm.
         while len(state.asked) > window_limit + 1:
             state.asked.pop(next(iter(state.asked)))
-        waiting = sum(name not in state.open for name in state.asked)
-        reason: Reason | None = None
-        if len(state.moved) >= window_limit or len(state.asked) > window_limit:
-            reason = "window"
-        elif len(state.open) + waiting > open_limit:
-            reason = "open"
-        if reason is not None:
-            state.excess_ms = now
-            if state.opened_ms is None:
-                state.opened_ms = now
-                transitions += (self._opened(site, state, reason, devices_known),)
-            return Answer(False, reason, transitions)
-        if state.opened_ms is not None:
-            return Answer(False, "breaker", transitions)
-        state.moved.append(now)
-        state.open[device] = now
-        return Answer(True, None, transitions)
+        if not demand_fits or not _fits(state.moved, weight, policy.window_devices, window_limit):
+            return "window"
+        waiting = [m for name, m in state.asked.items() if name not in state.open]
+        waiting.remove((state.now_ms, weight))
+        taken = [*state.open.values(), *waiting]
+        return None if _fits(taken, weight, policy.open_devices, open_limit) else "open"
+
+    def restore(self, site: str, device: str, at_ms: int, *, weight: int = 1) -> None:
+        """Count a move again that was made before a restart; asks nothing, opens nothing."""
+        state = self._sites.setdefault(site, _Site())
+        self._moved(state, device, at_ms, weight)
+        state.moved.sort()
+        state.now_ms = max(state.now_ms, at_ms)
+
+    def restore_breaker(self, site: str, opened_ms: int) -> None:
+        """The breaker was open before a restart, and is."""
+        state = self._sites.setdefault(site, _Site())
+        state.opened_ms = opened_ms
+        state.now_ms = state.excess_ms = max(state.now_ms, opened_ms)
 
     def ended(self, site: str, device: str) -> None:
         """The device's episode is over; its move no longer counts as open."""
@@ -149,6 +209,7 @@ class Budget:
         transitions = self.advance(site, at_ms)
         if not self.is_open(site):
             return transitions
+        self._sites[site].asked.clear()  # else what waits would open it again at once
         return (*transitions, self._closed(site, self._sites[site], f"closed by {by}"))
 
     def is_open(self, site: str) -> bool:
@@ -171,6 +232,7 @@ class Budget:
             "v": STATE_VERSION,
             "now_ms": state.now_ms,
             "moved": list(state.moved),
+            "lost_moved": list(state.lost_moved),
             "open": dict(state.open),
             "asked": list(state.asked.items()),
             "opened_ms": state.opened_ms,
@@ -190,9 +252,10 @@ class Budget:
             )
         self._sites[site] = _Site(
             now_ms=int(value["now_ms"]),
-            moved=[int(at) for at in value["moved"]],
-            open={str(k): int(at) for k, at in value["open"].items()},
-            asked={str(k): int(at) for k, at in value["asked"]},
+            moved=[_move(m) for m in value["moved"]],
+            lost_moved=[_move(m) for m in value["lost_moved"]],
+            open={str(k): _move(m) for k, m in value["open"].items()},
+            asked={str(k): _move(m) for k, m in value["asked"]},
             opened_ms=None if value["opened_ms"] is None else int(value["opened_ms"]),
             excess_ms=int(value["excess_ms"]),
         )
@@ -200,10 +263,11 @@ class Budget:
     def _advance(self, site: str, state: _Site, at_ms: int) -> tuple[Transition, ...]:
         state.now_ms = now = max(state.now_ms, at_ms)
         oldest = now - self.policy.window_ms
-        state.moved = [at for at in state.moved if at > oldest]
-        state.asked = {name: at for name, at in state.asked.items() if at > oldest}
+        state.moved = [m for m in state.moved if m[0] > oldest]
+        state.lost_moved = [m for m in state.lost_moved if m[0] > oldest]
+        state.asked = {name: m for name, m in state.asked.items() if m[0] > oldest}
         expired = now - self.policy.open_expires_ms
-        state.open = {name: at for name, at in state.open.items() if at > expired}
+        state.open = {name: m for name, m in state.open.items() if m[0] > expired}
         if state.opened_ms is None or now - state.excess_ms < self.policy.calm_ms:
             return ()
         return (self._closed(site, state, "calm"),)
@@ -215,6 +279,8 @@ class Budget:
         if reason == "open":
             limit = self.policy.open_limit(devices_known)
             why = f"more than {limit} moves would be open at once"
+        elif reason == "lost":
+            why = f"more than {limit} cards were lost within {minutes:g} minutes"
         return Transition(
             "breaker.opened",
             site,
@@ -224,8 +290,8 @@ class Budget:
                 "cause": reason,
                 "limit": limit,
                 "devices_known": devices_known,
-                "moved_in_window": len(state.moved),
-                "open": len(state.open),
+                "moved_in_window": sum(w for _, w in state.moved),
+                "open": sum(w for _, w in state.open.values()),
                 "reason": f"{why}, of {devices_known} devices; nothing more is moved by itself",
             },
         )
@@ -257,11 +323,46 @@ class BudgetGate:
         self._devices_known = devices_known
         self._transitions: list[Transition] = []
 
-    def allows(self, site: str, node: str, device: str | None, at_ms: int) -> bool:
-        """Ask once; an allowed move is counted."""
-        answer = self.budget.ask(site, _name(node, device), at_ms, self._devices_known(site))
+    def allows(
+        self,
+        site: str,
+        node: str,
+        device: str | None,
+        at_ms: int,
+        *,
+        weight: int = 1,
+        lost: bool = False,
+    ) -> Reason | None:
+        """Ask once; an allowed move (None) is counted, else why it is held."""
+        answer = self.budget.ask(
+            site,
+            _name(node, device),
+            at_ms,
+            self._devices_known(site),
+            weight=weight,
+            lost=lost,
+        )
         self._transitions += answer.transitions
-        return answer.allowed
+        return answer.reason
+
+    def restore(self, site: str, node: str, device: str | None, at_ms: int, weight: int) -> None:
+        """Count a move again that was made before a restart."""
+        self.budget.restore(site, _name(node, device), at_ms, weight=weight)
+
+    def restore_breaker(self, site: str, opened_ms: int) -> None:
+        """The breaker was open before a restart."""
+        self.budget.restore_breaker(site, opened_ms)
+
+    def forget(self) -> None:
+        """The partitions were taken away; what they hold is restored by who gets them."""
+        for site in self.budget.sites():
+            self.budget.forget(site)
+
+    def close(self, site: str, at_ms: int, by: str) -> bool:
+        """Close a site's breaker by hand; False when it was not open."""
+        was_open = self.budget.is_open(site)
+        self._transitions += self.budget.close(site, at_ms, by)
+        return was_open
 
     def ended(self, site: str, node: str, device: str | None, at_ms: int) -> None:
         """The episode is over: the move does not count as open any more."""
@@ -281,3 +382,8 @@ class BudgetGate:
 
 def _name(node: str, device: str | None) -> str:
     return node if device is None else f"{node}/{device}"
+
+
+def _move(value: Sequence[int]) -> Move:
+    at_ms, weight = value
+    return int(at_ms), int(weight)

@@ -35,7 +35,12 @@ class DeviceView:
     info: dict[str, str] = field(default_factory=dict)
     minute: int = 0
     reported_state: str = "unknown"
-    move: str | None = None
+    life: str = "healthy"
+    """Its state in ``stream.lifecycle``."""
+    node_out: bool = False
+    """Whether its whole node is to be left."""
+    health_parts: dict[str, float] = field(default_factory=dict)
+    """Parts of the health score that are under 100."""
     values: tuple[float | None, ...] = NO_VALUES
     status: str | None = None
     completeness: float | None = None

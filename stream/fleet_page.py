@@ -33,6 +33,8 @@ def shown(device: DeviceView, state: str, present: bool) -> dict[str, Any]:
         "risk_15m": device.risk_15m,
         "risk_60m": device.risk_60m,
         "health_score": device.health_score,
+        "health_parts": device.health_parts,
+        "life": device.life,
         "risks": [None if r is None else round(r, 4) for r in list(device.risks)],
         "values": {name: v for (name, _), v in zip(VALUE_COLUMNS, device.values, strict=True)},
     }

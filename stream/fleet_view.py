@@ -15,6 +15,7 @@ from typing import Any, Final
 from contract.signals import STATES
 from stream.fleet_device import DeviceView, number, row_state, row_values
 from stream.fleet_page import SORTS, Entry, shown, text
+from stream.lifecycle import STATES as LIFE_STATES
 
 DECISIONS_KEPT: Final = 200
 MAX_DEVICES: Final = 200_000
@@ -27,13 +28,13 @@ SWEEP_SECONDS: Final = 5.0
 FORGET_SECONDS: Final = 3_600
 """A gone device is remembered as absent for this long on either clock, then forgotten."""
 
-VIEW_STATES: Final = (*STATES, "absent", "moving", "quarantined")
-MOVE_STATES: Final[Mapping[str, str | None]] = {
-    "migration.requested": "moving",
-    "migration.withdrawn": None,
+VIEW_STATES: Final = (*STATES, "absent", *LIFE_STATES[1:])
+LIFE_AFTER: Final[Mapping[str, str]] = {
+    "migration.requested": "quarantined",
     "device.quarantined": "quarantined",
-    "device.released": None,
+    "device.released": "healthy",
 }
+"""What a decision makes of a card, unless it says so itself (``state``)."""
 
 
 @dataclass(slots=True)
@@ -143,6 +144,10 @@ class FleetView:
             device.risk_15m = number(row.get("risk_15m"))
             device.risk_60m = number(row.get("risk_60m"))
             device.health_score = number(row.get("health_score"))
+            parts = row.get("health_parts")
+            device.health_parts = dict(parts) if isinstance(parts, dict) else {}
+            if isinstance(row.get("state"), str):
+                device.life = row["state"]
 
     def decision(self, value: Mapping[str, Any]) -> None:
         """Take a value of ``rigcanary.decisions``; the same ``decision_id`` again replaces it."""
@@ -161,9 +166,19 @@ class FleetView:
         )
         if kind in ("breaker.opened", "breaker.closed"):
             self._breakers[str(data.get("site"))] = kind == "breaker.opened"
-        elif kind in MOVE_STATES and not value.get("dry_run"):
+        elif kind in LIFE_AFTER and not value.get("dry_run"):
+            life = str(data.get("state") or LIFE_AFTER[kind])
             for device in self._targets(data):
-                device.move = MOVE_STATES[kind]
+                if data.get("device") is None:
+                    device.node_out = life == "quarantined"
+                else:
+                    device.life = life
+
+    def life(self, site: str, node: str, device: str, state: str) -> None:
+        """Tell a card's state (``stream.lifecycle``); unknown cards are skipped."""
+        known = self._nodes.get((site, node))
+        if known is not None and device in known.devices:
+            known.devices[device].life = state
 
     def event(self, value: Mapping[str, Any]) -> None:
         """Take a value of ``rigcanary.events``: a lost card is gone before its minute closes."""
@@ -187,8 +202,8 @@ class FleetView:
         """Every device with one word of :data:`VIEW_STATES`, and whether it is there.
 
         A device is there when its node's newest minute mentions it, it is not lost, and its node
-        is not silent. The word is what the node reports; an ``ok`` card that is being moved or
-        kept out is ``moving`` or ``quarantined``; one that fell silent is ``absent``.
+        is not silent. The word is what the node reports; an ``ok`` card shows its
+        state of life unless that is ``healthy``; one that fell silent is ``absent``.
         """
         found: list[Entry] = []
         for (site, _), node in list(self._nodes.items()):
@@ -202,8 +217,9 @@ class FleetView:
                 elif not heard or device.minute < node.minute:
                     found.append((device, "absent", False))
                 else:
-                    moved = state == "ok" and device.move
-                    found.append((device, moved or state, True))
+                    life = "quarantined" if device.node_out else device.life
+                    word = life if state == "ok" and life != "healthy" else state
+                    found.append((device, word, True))
         return found
 
     def breakers(self) -> dict[str, bool]:

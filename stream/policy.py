@@ -5,9 +5,12 @@ limits below are physical and come with their sources.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from stream.budget import BudgetPolicy
 
 HEALTH_UNHEALTHY: Final = 60.0
 """Health score under which a card counts as unhealthy (contracts section 6)."""
@@ -48,21 +51,98 @@ FATAL_XIDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """What one kind of card has of its own: limits, and k of n with its hysteresis."""
+
+    limits: Limits = field(default_factory=Limits)
+    raise_scorings: int = 2
+    of_scorings: int = 3
+    clear_ratio: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Signs of these devices move nothing in ``[from_ms, until_ms)``; ``*`` and ``?`` match."""
+
+    from_ms: int
+    until_ms: int
+    site: str = "*"
+    node: str = "*"
+    device: str = "*"
+    reason: str = ""
+
+    def covers(self, site: str, node: str, device: str | None, at_ms: int) -> bool:
+        """Whether a sign of this device at this instant is silenced.
+
+        A whole node (``device`` None) is silenced only by a silence of all its devices.
+        """
+        return (
+            self.from_ms <= at_ms < self.until_ms
+            and fnmatchcase(site, self.site)
+            and fnmatchcase(node, self.node)
+            and (self.device == "*" if device is None else fnmatchcase(device, self.device))
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """All numbers of the decision."""
+    """All numbers of the decision; ``stream/policy_default.toml`` says where they come from."""
 
     raise_scorings: int = 2
     of_scorings: int = 3
     clear_ratio: float = 0.6
     calm_minutes: int = 240
-    """Minutes without any sign after which an episode is closed and the device released."""
+    """Minutes without any sign after which a card leaves quarantine."""
+    probation_load_minutes: int = 60
+    """Minutes under load without a sign that end probation."""
+    load_utilization_ratio: float = 0.5
+    load_power_watts: float = 75.0
+    """Load of a card that does not report its utilisation."""
+    serves_on_probation: tuple[str, ...] = ("predicted",)
+    """Causes after which a card takes jobs again while on probation."""
+    repeat_episodes: int = 3
+    repeat_days: int = 30
+    absent_days: int = 30
     limits: Limits = field(default_factory=Limits)
+    models: Mapping[str, ModelPolicy] = field(default_factory=dict)
+    """By card model, in lower case; a card whose model is not here has the general numbers."""
+    budget: BudgetPolicy = field(default_factory=BudgetPolicy)
+    dry_run_sites: frozenset[str] = frozenset()
+    silences: tuple[Silence, ...] = ()
     node_silent_seconds: float = 60.0
     node_offline_seconds: float = 15.0
     node_silent_received_seconds: float = 10.0
     node_offline_received_seconds: float = 5.0
     """Silence must also have lasted this long by the receiver's clock: a replay at high speed
     or a stalled bridge makes event time jump, which is not silence."""
+
+    def limits_of(self, model: str | None) -> Limits:
+        """The limits of a card of this model."""
+        own = self.models.get(model.lower()) if model is not None else None
+        return self.limits if own is None else own.limits
+
+    def limits_for(self, models: Iterable[str | None]) -> "Limits | tuple[Limits, ...]":
+        """The limits of a node's cards: one for all, or one for each where they differ."""
+        found = tuple(map(self.limits_of, models))
+        return found[0] if len(set(map(id, found))) == 1 else found
+
+    def silenced(self, site: str, node: str, device: str | None, at_ms: int) -> Silence | None:
+        """The maintenance window or silence that covers this moment, if any."""
+        for silence in self.silences:
+            if silence.covers(site, node, device, at_ms):
+                return silence
+        return None
+
+
+def with_limits(policy: Policy, changed: Mapping[str, Any]) -> Policy:
+    """The policy with these limits for every card, whatever its model."""
+    if not changed:
+        return policy
+    models = {
+        name: replace(own, limits=replace(own.limits, **changed))
+        for name, own in policy.models.items()
+    }
+    return replace(policy, limits=replace(policy.limits, **changed), models=models)
 
 
 @dataclass(slots=True)
@@ -95,12 +175,23 @@ class RiskHysteresis:
 
     @classmethod
     def of(
-        cls, policy: Policy, raised: bool = False, recent: Iterable[float] = ()
+        cls,
+        policy: Policy,
+        raised: bool = False,
+        recent: Iterable[float] = (),
+        model: str | None = None,
     ) -> "RiskHysteresis":
-        """With the numbers of ``policy`` and a remembered state."""
-        return cls(
-            policy.raise_scorings, policy.of_scorings, policy.clear_ratio, raised, deque(recent)
-        )
+        """With the numbers of ``policy`` for this card model and a remembered state."""
+        own = policy.models.get(model.lower()) if model is not None else None
+        of = policy if own is None else own
+        return cls(of.raise_scorings, of.of_scorings, of.clear_ratio, raised, deque(recent))
+
+    @property
+    def effective(self) -> float:
+        """The k-th largest of the last n risks: at the threshold exactly where it is raised."""
+        if len(self.recent) < self.raise_scorings:
+            return min(self.recent, default=0.0)
+        return sorted(self.recent, reverse=True)[self.raise_scorings - 1]
 
 
 def health_score(risk: float, threshold: float) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -44,39 +45,47 @@ class RuleMemory:
     uncorrected: dict[str, float] = field(default_factory=dict)
 
 
-def check_sample(sample: Sample, memory: RuleMemory, limits: Limits) -> list[Sign]:
-    """Signs of one new sample; ``memory`` is updated.
+def check_sample(
+    sample: Sample, memory: RuleMemory, limits: Limits | tuple[Limits, ...]
+) -> list[Sign]:
+    """Signs of one new sample; ``memory`` is updated. ``limits`` may differ by device.
 
     Samples must come in the order of their time: the caller leaves out what is older than the
     node's newest.
     """
     signs = list(_uncorrected(sample, memory))
-    hit_RD = _hits(sample, limits)
+    if isinstance(limits, tuple):
+        hit_RD = _hits_by_device(sample, limits)
+    else:
+        hit_RD = _hits(sample, limits)
     if not hit_RD.any():
         memory.streaks.clear()
         return signs
     streaks: dict[str, dict[str, int]] = {}
-    needed = (
-        limits.temperature_samples,
-        limits.runaway_samples,
-        limits.ripple_samples,
-        limits.fan_stopped_samples,
-        limits.lost_samples,
-        limits.unresponsive_samples,
-    )
     for r, d in zip(*np.nonzero(hit_RD), strict=True):
+        own = limits[d] if isinstance(limits, tuple) else limits
+        needed = _NEEDED[r](own)
         device, rule = sample.devices[d], RULES[r]
         count = memory.streaks.get(device, {}).get(rule, 0) + 1
-        streaks.setdefault(device, {})[rule] = min(count, needed[r])
-        if count >= needed[r]:
+        streaks.setdefault(device, {})[rule] = min(count, needed)
+        if count >= needed:
             cause: Cause = "lost" if rule in ("lost", "unresponsive") else "threshold"
             signs.append(
-                Sign(
-                    device, cause, rule, sample.ts_ms, 1.0, _evidence(rule, sample, int(d), limits)
-                )
+                Sign(device, cause, rule, sample.ts_ms, 1.0, _evidence(rule, sample, int(d), own))
             )
     memory.streaks = streaks
     return signs
+
+
+_NEEDED: Final = tuple(attrgetter(f"{rule}_samples") for rule in RULES)
+
+
+def _hits_by_device(sample: Sample, limits_D: tuple[Limits, ...]) -> npt.NDArray[np.bool_]:
+    hit_RD = np.zeros((len(RULES), len(limits_D)), dtype=np.bool_)
+    for limits in set(limits_D):
+        mine_D = np.array([own == limits for own in limits_D])
+        hit_RD[:, mine_D] = _hits(sample, limits)[:, mine_D]
+    return hit_RD
 
 
 def _hits(sample: Sample, limits: Limits) -> npt.NDArray[np.bool_]:

@@ -67,7 +67,10 @@ class WorkerSettings(BaseModel):
     to give a threshold that any failing card reaches in time."""
     dry_run: Literal["auto", "on", "off"] = "auto"
     """``auto``: until a receiver has answered ``test.ping`` once."""
+    policy: Path | None = None
+    """TOML file of the policy (docs/policy.md); what it leaves out keeps the defaults."""
     limits: LimitSettings = LimitSettings()
+    """Limits for every card, whatever its model; the policy has one for each."""
     receivers: Annotated[tuple[Receiver, ...], AfterValidator(check_unique)] = ()
     influx: InfluxSettings | None = None
     score_batch: int = Field(default=1_024, ge=16, le=16_384)

@@ -9,6 +9,10 @@ from stream.policy import Policy
 FORGET_MS: Final = 3_600_000
 """A node silent for an hour is not part of its site's count any more."""
 
+BLIND_MS: Final = 90_000
+"""Nobody of a site was heard for so long, by arrival: it was not the nodes. More than the cadence
+of a minute."""
+
 
 @dataclass(slots=True)
 class _Voice:
@@ -42,9 +46,16 @@ class SiteWatch:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._voices: dict[str, _Voice] = {}
+        self._heard_ms: dict[str, int] = {}
+        self._back: dict[str, _Front] = {}
 
     def heard(self, key: str, site: str, ts_ms: int, received_ms: int, partition: int = 0) -> None:
         """A telemetry message arrived; ``received_ms`` is the time stamp that Kafka gave it."""
+        if received_ms - self._heard_ms.get(site, received_ms) >= BLIND_MS:
+            # The observer was blind. As it sees again some nodes come back before others: the
+            # silence of the rest counts from here.
+            self._back[site] = _Front(ts_ms, received_ms)
+        self._heard_ms[site] = max(received_ms, self._heard_ms.get(site, 0))
         voice = self._voices.get(key)
         if voice is None:
             self._voices[key] = _Voice(site, partition, ts_ms, received_ms)
@@ -113,8 +124,9 @@ class SiteWatch:
             needs = policy.node_offline_seconds, policy.node_offline_received_seconds
         else:
             needs = policy.node_silent_seconds, policy.node_silent_received_seconds
-        gap_s = (front.newest_ms - voice.newest_ms) / 1000
-        received_gap_s = (front.received_ms - voice.received_ms) / 1000
+        back = self._back.get(voice.site, _Front(0, 0))
+        gap_s = (front.newest_ms - max(voice.newest_ms, back.newest_ms)) / 1000
+        received_gap_s = (front.received_ms - max(voice.received_ms, back.received_ms)) / 1000
         return gap_s >= needs[0] and received_gap_s >= needs[1]
 
 

@@ -6,6 +6,7 @@ A topic that is there keeps what its owner gave it.
 from typing import Final
 
 from contract.topics import (
+    COMMANDS,
     DEAD_LETTER,
     DECISIONS,
     DELIVERIES,
@@ -28,6 +29,8 @@ RETENTION_MS: Final[dict[str, int]] = {
     DECISIONS: 30 * _DAY_MS,
     DELIVERIES: 30 * _DAY_MS,
     DEAD_LETTER: 30 * _DAY_MS,
+    # Read where the worker stands, never from the beginning; kept as a record of who said what.
+    COMMANDS: 30 * _DAY_MS,
     # As long as the letters that it marks, and a day more.
     RESENT: 31 * _DAY_MS,
 }

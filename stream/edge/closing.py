@@ -136,6 +136,10 @@ class Closer:
                 record.key, record.minute_ms, record.devices, usual_DC, record.interval_seconds
             )
             state = partition.state(record.site, record.node, record.key)
+            for device, info in zip(record.devices, record.infos, strict=True):
+                known = state.devices.get(device)
+                if known is not None:
+                    known.model = info.get("model")
             if record.minute_ms > state.scored_minute_ms:
                 shared.due.append((partition.number, (record.key, record.minute_ms)))
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from contract import message as contract_message
 from contract.decision import Evidence
 from contract.errors import UnusableMessage
 from contract.topics import EVENTS, TELEMETRY, node_key
-from stream.decide import Decision
+from stream.decision_record import Decision
 from stream.deep_json import dumps
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Held, Partition
@@ -137,7 +137,8 @@ class Intake:
         if sample.ts_ms <= state.newest_ms:
             return
         state.newest_ms = sample.ts_ms
-        signs = check_sample(sample, state.rules, shared.decider.policy.limits)
+        limits = shared.decider.policy.limits_for(info.get("model") for info in sample.infos)
+        signs = check_sample(sample, state.rules, limits)
         if signs:
             decisions = shared.decider.on_signs(state, signs, dry_run=shared.dry_run)
             await self._decided(partition, key, state, decisions)
@@ -147,6 +148,17 @@ class Intake:
     ) -> None:
         if decisions:
             await self._outbox.save(partition, key, state, decisions)
+
+    async def next_in_turn(self) -> None:
+        """Ask again for the moves that the budget holds."""
+        shared = self._shared
+        for state, decisions in shared.decider.next_in_turn(
+            shared.state_of, dry_run=shared.dry_run
+        ):
+            key = node_key(state.site, state.node)
+            for partition in list(shared.partitions.values()):
+                if partition.states.get(key) is state:
+                    await self._outbox.save(partition, key, state, decisions)
 
     async def structural(self, event: Any) -> None:
         """Take one record of ``rigcanary.events`` in, and acknowledge it."""

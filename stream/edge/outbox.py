@@ -10,7 +10,7 @@ import orjson
 from contract.topics import is_name
 from contract.webhook_formats import severity
 from stream import state as node_state
-from stream.decide import Decision
+from stream.decision_record import Decision
 from stream.deliveries import Stored, check_body
 from stream.edge.partition import Partition
 from stream.edge.shared import Shared

@@ -27,6 +27,7 @@ def forget_partitions(shared: Shared, outbox: Outbox) -> None:
             shared.view.drop_node(state.site, state.node)
     shared.partitions.clear()
     shared.due.clear()
+    shared.decider.forget()
     outbox.forget()
 
 
@@ -66,7 +67,7 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
         shared.watch.restore(record.key, record.site, record.minute_ms + MINUTE_MS, number)
     shared.due.extend(sorted(unscored, key=lambda item: (item[1][1], item)))
     shared.due_added.set()
-    _restore_budget(shared)
+    _restore_decider(shared)
     outbox.submit_all()
     log.info(
         "partitions %s: %d minute rows, %d nodes, %d scorings due",
@@ -77,20 +78,15 @@ async def rebuild(shared: Shared, outbox: Outbox, assigned: set[int]) -> None:
     )
 
 
-def _restore_budget(shared: Shared) -> None:
-    """Ask again for every move that is open, in the order they were made."""
-    moves: list[tuple[int, str, str, str | None]] = []
-    for partition in shared.partitions.values():
-        for key, state in partition.states.items():
-            named: list[tuple[str | None, node_state.Episode | None]] = [
-                (name, device.episode) for name, device in state.devices.items()
-            ]
-            for name, episode in [*named, (None, state.node_episode)]:
-                if episode is not None and episode.migration == "requested":
-                    moves.append((episode.opened_ms, state.site, state.node, name))
-            if state.node_episode is not None:
-                shared.watch.remember_reported(key)
-    shared.decider.restore(moves)
+def _restore_decider(shared: Shared) -> None:
+    """Count every open move again, and let what waits wait again."""
+    states = [state for p in shared.partitions.values() for state in p.states.values()]
+    shared.decider.restore(states)
+    for state in states:
+        if state.node_episode is not None:
+            shared.watch.remember_reported(node_key(state.site, state.node))
+        for name, device in state.devices.items():
+            shared.view.life(state.site, state.node, name, device.state)
 
 
 async def _breathe(count: int) -> int:

@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from contract.errors import ConfigError, RigcanaryError
-from contract.topics import EVENTS, TELEMETRY
+from contract.topics import COMMANDS, EVENTS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
 from stream.edge.shared import History, Predictor
 from stream.edge.topics import ensure_topics
@@ -48,14 +48,15 @@ async def _prepare_topics(settings: WorkerSettings) -> int:
         await ensure_topics(admin, settings.partitions, settings.replication_factor)
         found = {
             topic["topic"]: len(topic["partitions"])
-            for topic in await admin.describe_topics([TELEMETRY, EVENTS])
+            for topic in await admin.describe_topics([TELEMETRY, EVENTS, COMMANDS])
         }
     finally:
         await admin.close()
-    if found.get(EVENTS) != found.get(TELEMETRY) or not found.get(TELEMETRY):
+    counts = {name: found.get(name) for name in (TELEMETRY, EVENTS, COMMANDS)}
+    if len(set(counts.values())) != 1 or not found.get(TELEMETRY):
         raise ConfigError(
-            f"Kafka topics {TELEMETRY} and {EVENTS} must have the same number of partitions, "
-            f"they have {found.get(TELEMETRY)} and {found.get(EVENTS)}; recreate one of them"
+            f"Kafka topics {', '.join(counts)} must have the same number of partitions, "
+            f"they have {', '.join(map(str, counts.values()))}; recreate those that differ"
         )
     return found[TELEMETRY]
 

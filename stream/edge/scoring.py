@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from contract.decision import Evidence
 from stream.cadence import without_undeclared_cadence
-from stream.decide import Decision, DeviceScore
+from stream.decision_record import Decision
 from stream.edge.closing import Closer
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Partition
 from stream.edge.shared import Predictor, Shared
+from stream.gate import DeviceScore
+from stream.loads import loads_and_temperatures
 from stream.state import NodeState
 from stream.watermark import NodeMinute
 from stream.window import Windows
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 MAX_EXPLAINED: Final = 16
 """Alarms explained a batch: in a storm the rest goes out without evidence, not late."""
 _DECIDING: Final = 2
-"""Place of the deciding risk (``stream.decide.DeviceScore.deciding``) among the three."""
+"""Place of the deciding risk (``stream.gate.DeviceScore.deciding``) among the three."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,10 +100,12 @@ class Scorer:
         saves: dict[NodeMinute | str, tuple[Partition, str, NodeState, list[Decision]]] = {}
         for job, result in zip(jobs, results, strict=True):
             state = job.partition.states[job.key]
+            newest_DC = job.windows.rows_DTC[:, -1]
+            sensors = loads_and_temperatures(newest_DC, shared.decider.policy)
             scores = [
-                _device_score(device, completeness, result.risks.get(device))
-                for device, completeness in zip(
-                    job.windows.devices, job.windows.completeness_D.tolist(), strict=True
+                _device_score(device, share, result.risks.get(device), loaded, celsius)
+                for device, share, (loaded, celsius) in zip(
+                    job.windows.devices, job.windows.completeness_D.tolist(), sensors, strict=True
                 )
             ]
             evidence = defaultdict(list, result.evidence)
@@ -136,9 +140,14 @@ def _may_alarm(state: NodeState, device: str) -> bool:
 
 
 def _device_score(
-    device: str, completeness: float, risks: tuple[float, float, float] | None
+    device: str,
+    completeness: float,
+    risks: tuple[float, float, float] | None,
+    loaded: bool | None,
+    celsius: float | None,
 ) -> DeviceScore:
-    return DeviceScore(device, completeness, *(risks or (None, None, None)))
+    risk_15m, risk_60m, risk_240m = risks or (None, None, None)
+    return DeviceScore(device, completeness, risk_15m, risk_60m, risk_240m, loaded, celsius)
 
 
 def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list[_Scored]:

@@ -1,6 +1,7 @@
 """What the parts of the worker share: one object, made in ``worker.py``."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.decision import Evidence
+from contract.topics import node_key
 from stream.decide import Decider
 from stream.edge.metrics import WorkerMetrics
 from stream.edge.partition import Partition
@@ -17,6 +19,7 @@ from stream.edge.tables import Tables
 from stream.fleet_view import FleetView
 from stream.settings import WorkerSettings
 from stream.silence import SiteWatch
+from stream.state import NodeState
 from stream.watermark import NodeMinute
 
 
@@ -72,6 +75,8 @@ class Shared:
     live: bool = False
     ready: bool = False
     draining: bool = False
+    known: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Devices of each site, and when (monotonic seconds) they were counted."""
     generation: int = 0
     """Rises at every rebalance: what began before it must not write after it."""
 
@@ -81,14 +86,26 @@ class Shared:
         wish = self.settings.dry_run
         return wish == "on" or (wish == "auto" and not self.live)
 
+    def state_of(self, site: str, node: str) -> NodeState | None:
+        """A node's state, if one of this worker's partitions holds it."""
+        key = node_key(site, node)
+        found = (p.states[key] for p in self.partitions.values() if key in p.states)
+        return next(found, None)
+
     def devices_known(self, site: str) -> int:
-        """Devices of a site on the partitions that this worker owns."""
-        return sum(
+        """Devices of a site on the partitions that this worker owns, counted once a second."""
+        now = time.monotonic()
+        known = self.known.get(site)
+        if known is not None and now - known[0] < 1.0:
+            return known[1]
+        count = sum(
             max(len(state.devices), partition.windows.devices(key))
             for partition in self.partitions.values()
             for key, state in partition.states.items()
             if state.site == site
         )
+        self.known[site] = (now, count)
+        return count
 
     def partition(self, number: int) -> Partition:
         """The partition's state, new if it was not there."""

@@ -62,13 +62,17 @@ def build_app(
     not_ready: Callable[[], Sequence[str]],
     *,
     status: Callable[[], Mapping[str, Any]] | None = None,
+    stories: Callable[..., list[dict[str, Any]]] | None = None,
+    answer: Callable[[str], str | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> web.Application:
     """The web application of a worker.
 
     ``/metrics`` shows ``registry`` and the devices of ``view``. ``not_ready()`` gives the reasons
     why the worker is not ready, none when it is. ``status()`` is shown as it is under ``worker``
-    in ``/api/fleet`` (model version, dry run and the like).
+    in ``/api/fleet`` (model version, dry run and the like). ``stories(site, node, device,
+    open_only, limit)`` gives what ``/api/episodes`` shows, ``answer(command_id)`` what became of a
+    command.
     """
 
     async def fleet(request: web.Request) -> web.Response:
@@ -88,6 +92,20 @@ def build_app(
     async def decisions(request: web.Request) -> web.Response:
         return _json({"decisions": view.decisions(_whole(request, "limit", 50, 1, MAX_LIMIT))})
 
+    async def episodes(request: web.Request) -> web.Response:
+        found = (stories or _no_stories)(
+            site=request.query.get("site", "")[:256],
+            node=request.query.get("node", "")[:256],
+            device=request.query.get("device", "")[:256],
+            open_only=request.query.get("open", "") in ("1", "true"),
+            limit=_whole(request, "limit", 50, 1, MAX_LIMIT),
+        )
+        return _json({"episodes": found})
+
+    async def command(request: web.Request) -> web.Response:
+        found = answer(request.match_info["command_id"]) if answer else None
+        return _json({"answer": found}, 404 if found is None else 200)
+
     async def healthz(_: web.Request) -> web.Response:
         reasons = list(not_ready())
         return _json({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
@@ -101,11 +119,17 @@ def build_app(
     app = web.Application(middlewares=[_headers], client_max_size=1024)
     app.router.add_get("/api/fleet", fleet)
     app.router.add_get("/api/decisions", decisions)
+    app.router.add_get("/api/episodes", episodes)
+    app.router.add_get("/api/commands/{command_id}", command)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/metrics", metrics)
     for path, (name, content_type) in _FILES.items():
         app.router.add_get(path, _file(name, content_type))
     return app
+
+
+def _no_stories(**_: Any) -> list[dict[str, Any]]:
+    return []
 
 
 def _file(name: str, content_type: str) -> Callable[[web.Request], Any]:

@@ -17,12 +17,15 @@ from faust.types import TP
 
 from contract.errors import RigcanaryError
 from contract.minute import IDLE_SECONDS
-from contract.topics import EVENTS, TELEMETRY
+from contract.topics import COMMANDS, EVENTS, TELEMETRY
+from stream import policy_file
 from stream.budget import Budget, BudgetGate
 from stream.decide import Decider
 from stream.edge import embedded, recovery
 from stream.edge.closing import Closer
+from stream.edge.commands import Commands
 from stream.edge.delivery_retries import Retries
+from stream.edge.episodes import episodes
 from stream.edge.faust_settings import faust_settings
 from stream.edge.intake import Intake
 from stream.edge.metrics import WorkerMetrics
@@ -35,7 +38,7 @@ from stream.edge.tables import Tables
 from stream.edge.web import WebServer, build_app
 from stream.edge.webhook import Deliverer, Hooks
 from stream.fleet_view import FleetView
-from stream.policy import Limits, Policy
+from stream.policy import with_limits
 from stream.settings import WorkerSettings
 from stream.silence import SiteWatch
 
@@ -68,15 +71,13 @@ class Worker:
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         if settings.profile == "embedded":
             embedded.read_promptly(self.app)
-        limits = Limits(
-            temperature_celsius=settings.limits.temperature_celsius,
-            ripple_volts=settings.limits.ripple_volts,
+        policy = with_limits(
+            policy_file.read(settings.policy), settings.limits.model_dump(exclude_unset=True)
         )
-        policy = Policy(limits=limits)
         threshold = predictor.threshold(settings.false_alarms_per_device_day)
         log.info("model %s: threshold %.4f", predictor.version, threshold)
         view = FleetView()
-        gate = BudgetGate(Budget(), self._devices_known)
+        gate = BudgetGate(Budget(policy.budget), self._devices_known)
         self.shared = Shared(
             settings=settings,
             tables=Tables(self.app, partitions),
@@ -91,6 +92,7 @@ class Worker:
         self.shared.metrics.set_model_version(predictor.version)
         self.outbox = Outbox(self.shared)
         self.intake = Intake(self.shared, self.outbox)
+        self.commands = Commands(self.shared, self.outbox)
         self.closer = Closer(self.shared, self.intake)
         self.scorer = Scorer(self.shared, self.outbox, self.closer)
         self._closing = asyncio.Lock()
@@ -105,8 +107,10 @@ class Worker:
         app = self.app
         readings = app.topic(TELEMETRY, partitions=partitions, **_RAW)
         events = app.topic(EVENTS, partitions=partitions, **_RAW)
+        commands = app.topic(COMMANDS, partitions=partitions, **_RAW)
         app.agent(readings, name="telemetry")(self._telemetry)
         app.agent(events, name="events")(self._events)
+        app.agent(commands, name="commands")(self._commands)
         app.on_partitions_revoked.connect(self._revoked)
         self.shared.tables.rows.on_recover(self._on_recover)
         for task in (self._close_loop, self._score_loop, self._watch_loop, self._status_loop):
@@ -122,7 +126,12 @@ class Worker:
         """Serve the page, health and metrics; returns the port."""
         settings = self.shared.settings
         application = build_app(
-            self.shared.view, self.shared.metrics.registry, self.not_ready, status=self.status
+            self.shared.view,
+            self.shared.metrics.registry,
+            self.not_ready,
+            status=self.status,
+            stories=lambda **query: episodes(self.shared.partitions.values(), **query),
+            answer=self.commands.answer,
         )
         self._web = WebServer(application, host=settings.web_host, port=settings.web_port)
         return await self._web.start()
@@ -177,6 +186,7 @@ class Worker:
             "threshold": shared.decider.threshold,
             "dry_run": shared.dry_run,
             "partitions": sorted(shared.partitions),
+            "waiting_moves": len(shared.decider.waiting),
             "held_samples": self.intake.held_samples,
             "due": len(shared.due),
         }
@@ -212,6 +222,10 @@ class Worker:
     async def _events(self, stream: Any) -> None:
         async for event in stream.noack().events():
             await self.intake.structural(event)
+
+    async def _commands(self, stream: Any) -> None:
+        async for event in stream.noack().events():
+            await self.commands.take(event)
 
     async def _in_sequence(self, event: Any) -> bool:
         """Guard against records that Faust skipped: nothing is taken before what was skipped.
@@ -295,6 +309,7 @@ class Worker:
     async def _watch_loop(self) -> None:
         while not self.app.should_stop:
             await self.intake.silence(self._idle_partitions())
+            await self.intake.next_in_turn()
             await asyncio.sleep(SILENCE_SECONDS)
 
     def _idle_partitions(self) -> set[int]:

@@ -126,9 +126,9 @@ def test_an_end_that_is_never_heard_of_expires():
 
 def test_gate_collects_what_the_breaker_did():
     gate = BudgetGate(Budget(), lambda site: 8)
-    assert gate.allows("lab", "n1", "a", T0)
-    assert gate.allows("lab", "n1", None, T0)
-    assert not gate.allows("lab", "n2", "a", T0)
+    assert gate.allows("lab", "n1", "a", T0) is None
+    assert gate.allows("lab", "n1", None, T0) is None
+    assert gate.allows("lab", "n2", "a", T0) == "window"
     gate.ended("lab", "n1", "a", T0)
     gate.advance(["lab"], T0 + 40 * MIN)
     assert [t.type for t in gate.take()] == ["breaker.opened", "breaker.closed"]

@@ -11,7 +11,8 @@ from stream_samples import START_MS, sample
 from contract.minute import MINUTE_MS
 from stream import state as node_state
 from stream.budget import Budget, BudgetGate
-from stream.decide import Decider, DeviceScore
+from stream.decide import Decider
+from stream.gate import DeviceScore
 from stream.policy import Limits, Policy, RiskHysteresis, health_score
 from stream.rules import RuleMemory, Sign, check_event, check_sample
 from stream.silence import SiteWatch
@@ -39,7 +40,7 @@ def walk(made: Decider, state: NodeState, risks: Sequence[float | None]) -> list
 
 def test_a_risk_that_stays_high_asks_for_one_migration() -> None:
     decisions = walk(decider(), NodeState("lab", "rig1"), [0.1] * 5 + [0.9] * 200)
-    assert [d["type"] for d in decisions] == ["migration.requested"]
+    assert [d["type"] for d in decisions] == ["migration.requested", "device.quarantined"]
     data = decisions[0]["data"]
     assert (data["cause"], data["device"], data["risk"]) == ("predicted", "GPU-a", 0.9)
     # Raised by the second of two scorings in three, at the end of the last minute used.
@@ -54,8 +55,9 @@ def test_a_calm_device_is_released_and_a_new_story_gets_a_new_episode() -> None:
     risks = [0.9] * 3 + [0.0] * 245 + [0.9] * 3
     decisions = walk(decider(), NodeState("lab", "rig1"), risks)
     kinds = [d["type"] for d in decisions]
-    assert kinds == ["migration.requested", "device.released", "migration.requested"]
-    first, released, second = (d["data"]["episode_id"] for d in decisions)
+    asked = ["migration.requested", "device.quarantined"]
+    assert kinds == [*asked, "device.released", *asked]
+    first, _, released, second, _ = (d["data"]["episode_id"] for d in decisions)
     assert first == released != second
 
 
@@ -74,7 +76,8 @@ def test_a_dry_run_records_and_the_live_run_asks_afterwards() -> None:
     (dry,) = made.on_signs(state, [sign], dry_run=True)
     assert dry["dry_run"]
     assert made.on_signs(state, [sign], dry_run=True) == []
-    (live,) = made.on_signs(state, [sign], dry_run=False)
+    live, quarantined = made.on_signs(state, [sign], dry_run=False)
+    assert quarantined["type"] == "device.quarantined"
     assert not live["dry_run"]
     assert live["decision_id"] != dry["decision_id"]
     assert live["data"]["episode_id"] == dry["data"]["episode_id"]
@@ -102,12 +105,7 @@ def test_a_restart_anywhere_changes_no_decision(risks: list[float | None], cut: 
     for minute, risk in enumerate(risks):
         if minute == cut:
             state, made = node_state.unpack(node_state.pack(state)), decider()
-            moves = [
-                (d.episode.opened_ms, "lab", "rig1", n)
-                for n, d in state.devices.items()
-                if d.episode
-            ]
-            made.restore(moves)
+            made.restore([state])
         at, row = scores(minute, risk)
         found += made.on_scores(state, at, row, lambda _: [], dry_run=False)[1]
     assert found == straight
@@ -226,8 +224,8 @@ class TestSilence:
         made = SiteWatch(Policy())
         for n in range(6):
             made.heard(f"lab/rig{n}", "lab", START_MS, START_MS, partition=n % 3)
-        for n in (0, 1, 3, 4):
-            made.heard(f"lab/rig{n}", "lab", START_MS + 600_000, START_MS + 600_000, n % 3)
+        for n, at in ((n, START_MS + s * 60_000) for s in range(1, 11) for n in (0, 1, 3, 4)):
+            made.heard(f"lab/rig{n}", "lab", at, at, n % 3)
         assert made.lost() == []
         # Once there is nothing left to read on it, its nodes are held against the site.
         assert made.lost(idle={2}) == [("lab/rig2", START_MS), ("lab/rig5", START_MS)]

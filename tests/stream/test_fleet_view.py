@@ -167,11 +167,11 @@ def test_moves_follow_decisions_but_not_in_dry_run():
     view.decision(decision("migration.requested", "d0", dry_run=True, device="a"))
     assert shown(view)["state"] == "ok"
     view.decision(decision("migration.requested", "d1", device="a"))
-    assert shown(view)["state"] == "moving"
+    assert shown(view)["state"] == "quarantined"
     view.decision(decision("device.released", "d2", device="a"))
     assert shown(view)["state"] == "ok"
     view.decision(decision("migration.requested", "d3", device=None))  # the whole node
-    assert [shown(view, d)["state"] for d in "ab"] == ["moving", "moving"]
+    assert [shown(view, d)["state"] for d in "ab"] == ["quarantined", "quarantined"]
     view.decision(decision("migration.requested", "d3", device=None))
     assert [d["decision_id"] for d in view.decisions()] == ["d3", "d2", "d1", "d0"]
 

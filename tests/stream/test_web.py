@@ -6,6 +6,8 @@ import shutil
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
 
 from contract.errors import ConfigError
 from stream.edge.metrics import WorkerMetrics
@@ -218,3 +220,27 @@ async def test_the_page_in_a_browser(site, tmp_path):
     assert "<img" not in html
     assert "owned'&gt;" in html or "onerror" in html  # shown as text
     assert "<title>rigcanary · fleet</title>" in html
+
+
+async def test_episodes_and_answers_are_served_as_asked_for():
+    asked = []
+
+    def stories(**query):
+        asked.append(query)
+        return [{"episode_id": "ep_1"}]
+
+    registry = CollectorRegistry()
+    app = build_app(
+        FleetView(), registry, list, stories=stories, answer={"cmd_1": "GPU-a is retired"}.get
+    )
+    async with TestClient(TestServer(app)) as http:
+        reply = await http.get("/api/episodes?node=rig1&device=GPU-a&open=1&limit=5")
+        assert await reply.json() == {"episodes": [{"episode_id": "ep_1"}]}
+        assert asked == [
+            {"site": "", "node": "rig1", "device": "GPU-a", "open_only": True, "limit": 5}
+        ]
+        assert (await http.get("/api/episodes?limit=x")).status == 400
+        assert await (await http.get("/api/commands/cmd_1")).json() == {
+            "answer": "GPU-a is retired"
+        }
+        assert (await http.get("/api/commands/cmd_2")).status == 404

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from aiokafka import AIOKafkaProducer
 from stream_fleet import HOT_DEVICE, records
@@ -25,6 +26,7 @@ from stream_worker import (
 )
 
 from contract.topics import DEAD_LETTER, DECISIONS, MINUTES, TELEMETRY
+from rigcanary.cli import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -117,3 +119,43 @@ async def test_hostile_records_end_in_the_dead_letters_and_stop_nothing(
     assert final == expected
     reasons = Counter(d["reason"] for d in await read_all(kafka, DEAD_LETTER))
     assert set(reasons) == {"not-json", "record", "schema", "missing-key"}
+
+
+async def test_a_person_takes_a_card_out_and_gives_it_back(
+    own_kafka: Any, start_worker: Callable[..., WorkerProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka = own_kafka.address
+    await create_topics(kafka)
+    worker = start_worker()
+    arrivals = fleet(3)[:400]
+    node, device = arrivals[0][1], arrivals[0][2]["devices"][0]["device"]
+    await publish(kafka, arrivals, "lab", 5, {})
+    web = f"http://127.0.0.1:{worker.port}"
+
+    def say(*words: str) -> tuple[int, str]:
+        code = run([*words, "--web", web])
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    def order(command: str, card: str = device) -> tuple[int, str]:
+        why = ("--reason", "fan changed", "--by", "mei", "--kafka", kafka)
+        return say(command, f"lab/{node}", card, *why)
+
+    deadline = time.monotonic() + 60
+    text = ""
+    # Refused until its first minute is scored, unanswered until the worker is there.
+    while f"{device} is quarantined" not in text and time.monotonic() < deadline:
+        _, text = await asyncio.to_thread(order, "quarantine")
+        await asyncio.sleep(0.5)
+    assert f"{device} is quarantined" in text
+    assert await asyncio.to_thread(order, "quarantine", "GPU-none") != (0, "")
+    code, text = await asyncio.to_thread(say, "episodes", "--open", "--node", f"lab/{node}")
+    assert code == 0
+    assert "by=mei" in text
+    assert "fan changed" in text
+    code, text = await asyncio.to_thread(order, "release")
+    assert (code, "takes jobs again" in text) == (0, True)
+    kinds = {d["type"]: d["data"] for d in await read_all(kafka, DECISIONS)}
+    assert kinds["device.quarantined"]["by"] == kinds["device.released"]["by"] == "mei"
+    code, text = await asyncio.to_thread(say, "episodes", "--json")
+    assert orjson.loads(text)["episodes"][0]["closed_at"] is not None

@@ -5,7 +5,7 @@
 const PAGE = 100;
 const EVERY_MS = 3000;
 const STATE_CLASS = {
-  ok: "good", moving: "move", quarantined: "move", lost: "bad", unresponsive: "bad",
+  ok: "good", suspect: "warn", quarantined: "move", probation: "move", retired: "quiet", lost: "bad", unresponsive: "bad",
   absent: "quiet", unknown: "quiet",
 };
 const SVG = "http://www.w3.org/2000/svg";
