@@ -215,7 +215,7 @@ class Fleet:
         hour = at / 3600
         swing = self.swing_C * np.sin(hour / 24 * 2 * np.pi) + 0.5 * np.sin(hour * 2.1)
         watts = self.idle_W + (self.limit_W - self.idle_W) * busy
-        shared = np.bincount(self.node_D, watts, self.nodes)[self.node_D]
+        shared = np.bincount(self.node_D, watts, self.nodes).astype(np.float64)[self.node_D]
         inlet = (self.room_C + swing)[self.node_D] + 9 * now["hvac"] + 0.002 * shared
         junction = self.junction_R * (1 + (0.9 + 2.0 * self.size) * paste)
         core = self.body_C + junction * watts
@@ -325,9 +325,9 @@ class Fleet:
             if values.dtype == np.float64:
                 values[hanging] = np.nan
         table["ts"] = pd.to_datetime(table["ts"], unit="ms", utc=True)
-        names = np.array([f"card-{d:04d}" for d in range(self.count)])
+        devices = np.array([f"card-{d:04d}" for d in range(self.count)])
         rigs = np.array([f"host{n:03d}" for n in self.node_D])
-        return pd.DataFrame({"node": rigs[card], "device": names[card], **table})
+        return pd.DataFrame({"node": rigs[card], "device": devices[card], **table})
 
 
 def write(out: Path, fleet: Fleet) -> dict[str, Any]:
