@@ -25,6 +25,7 @@ class Spread:
 
 SPREADS: Final[dict[Domain, Spread]] = {
     "default": Spread(card=1.0, world=0.6),
+    "varied": Spread(card=1.25, world=1.1),
     "wide": Spread(card=1.5, world=1.8),
 }
 

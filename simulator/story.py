@@ -12,7 +12,7 @@ from contract.errors import ConfigError
 from simulator.cards import CARD_MODELS, CardModel
 from simulator.harmless import Episode
 
-Domain = Literal["default", "wide"]
+Domain = Literal["default", "varied", "wide"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,23 @@
+"""The second generator of fleets: a data set that the reader takes, the same for the same seed."""
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.second_fleet import KINDS, Fleet, write
+from models.dataset import Fleet as DataSet
+
+
+def test_its_fleet_can_be_read_and_is_its_seeds(tmp_path):
+    figures = write(tmp_path / "a", Fleet(3, cards=12, days=0.15, interval=20, share=0.5))
+    assert figures["failures"] == 6
+    assert set(figures["by_kind"]) <= set(KINDS)
+    with DataSet(tmp_path / "a") as fleet:
+        devices = list(fleet.devices())
+    assert len(devices) == 12
+    assert sum(d.outcome.failure_ms is not None for d in devices) == 6
+    telemetry = pd.read_parquet(tmp_path / "a" / "telemetry.parquet")
+    failed = pd.read_csv(tmp_path / "a" / "failures.csv").set_index("device")["failed_at"]
+    last = telemetry.groupby("device")["ts"].max().astype("datetime64[ms, UTC]").astype(np.int64)
+    assert all(last[device] < 1000 * at for device, at in failed.items())
+    write(tmp_path / "b", Fleet(3, cards=12, days=0.15, interval=20, share=0.5))
+    pd.testing.assert_frame_equal(telemetry, pd.read_parquet(tmp_path / "b" / "telemetry.parquet"))
