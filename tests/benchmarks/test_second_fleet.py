@@ -16,8 +16,12 @@ def test_its_fleet_can_be_read_and_is_its_seeds(tmp_path):
     assert len(devices) == 12
     assert sum(d.outcome.failure_ms is not None for d in devices) == 6
     telemetry = pd.read_parquet(tmp_path / "a" / "telemetry.parquet")
-    failed = pd.read_csv(tmp_path / "a" / "failures.csv").set_index("device")["failed_at"]
-    last = telemetry.groupby("device")["ts"].max().astype("datetime64[ms, UTC]").astype(np.int64)
-    assert all(last[device] < 1000 * at for device, at in failed.items())
+    failures = pd.read_csv(tmp_path / "a" / "failures.csv")
+    failed = dict(zip(failures["device"], failures["failed_at"], strict=True))
+    last = telemetry.groupby("device")["ts"].max()
+    last_ms = dict(
+        zip(last.index, last.astype("datetime64[ms, UTC]").astype(np.int64), strict=True)
+    )
+    assert all(last_ms[device] < 1000 * at for device, at in failed.items())
     write(tmp_path / "b", Fleet(3, cards=12, days=0.15, interval=20, share=0.5))
     pd.testing.assert_frame_equal(telemetry, pd.read_parquet(tmp_path / "b" / "telemetry.parquet"))
