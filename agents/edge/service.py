@@ -68,7 +68,7 @@ class Agent:
         settings = self._settings
         if settings.metrics_port is None:
             return None
-        # Imported where it is asked for: it is five megabytes of a rig's memory.
+        # Imported where it is asked for: a rig that nobody scrapes does without.
         from agents.edge.metrics import AgentMetrics
 
         metrics = AgentMetrics(
