@@ -73,7 +73,15 @@ def _data() -> dict[str, Any]:
         "decision_id": _TEXT,
         "decided_at": _TIME,
     }
-    story = {"episode_id": _TEXT, "cause": {"enum": list(CAUSES)}, "reason": {"type": "string"}}
+    story = {
+        "episode_id": _TEXT,
+        "cause": {"enum": [*CAUSES, "manual"]},
+        "reason": {"type": "string"},
+        "by": {**_TEXT, "description": "the person who said so"},
+        "state": {"type": "string", "description": "of the card from now on"},
+        "quarantines": {"type": "integer", "minimum": 0, "description": "in the last 30 days"},
+        "repeat_offender": {"type": "boolean"},
+    }
     site = {"site": _TEXT, "decision_id": _TEXT, "decided_at": _TIME, "reason": _TEXT}
     number = {"type": ["number", "null"]}
     evidence = _object(

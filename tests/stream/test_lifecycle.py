@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stream_samples import START_MS
 
 from contract.minute import MINUTE_MS
+from contract.webhook_formats import webhook_schema
 from stream import lifecycle, manual
 from stream import state as node_state
 from stream.budget import Budget, BudgetGate
@@ -301,3 +302,30 @@ def test_a_record_from_before_there_were_states_is_read() -> None:
     assert [(d["type"], d["data"]["device"]) for d in found] == [
         ("migration.requested", "GPU-b"), ("device.quarantined", "GPU-b"),
     ]  # fmt: skip
+
+
+def test_what_is_told_of_a_card_is_what_the_schema_says() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    told: list[dict[str, Any]] = []
+    for story in ("prediction", "person"):
+        bench = Bench()
+        bench.run(2, risk=0.9) if story == "prediction" else bench.run(2)
+        bench.say("quarantine")
+        bench.say("release")
+        bench.run(70, loaded=True)
+        bench.sign()
+        bench.say("retire")
+        told += bench.decisions
+    assert {
+        "migration.requested",
+        "migration.withdrawn",
+        "device.quarantined",
+        "device.released",
+    } <= {decision["type"] for decision in told}
+    assert any(decision["data"].get("cause") == "manual" for decision in told)
+    check = jsonschema.Draft202012Validator(webhook_schema("standard"))
+    for decision in told:
+        data = {**decision["data"], "decision_id": decision["decision_id"]}
+        data.setdefault("decided_at", "2026-01-01T00:00:00Z")
+        body = {"type": decision["type"], "timestamp": "2026-01-01T00:00:00Z", "data": data}
+        assert not [error.message for error in check.iter_errors(body)], body
