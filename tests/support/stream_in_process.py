@@ -51,11 +51,11 @@ class _Topic:
 
 @dataclass
 class _Table:
-    written: list[bytes]
+    written: list[tuple[int, bytes]]
     data: dict[bytes, bytes] = field(default_factory=dict)
 
     def send_changelog(self, partition: int, key: bytes, value: bytes) -> Any:
-        self.written.append(value)
+        self.written.append((partition, value))
         return _answered()
 
 
@@ -64,7 +64,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self.sent: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        self.written: dict[str, list[bytes]] = defaultdict(list)
+        self.written: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         self.acked = 0
         self.taken = 0
         app: Any = SimpleNamespace(
@@ -126,10 +126,16 @@ class InProcess:
             pass
         await self.intake.silence(set())
 
-    def stored(self) -> dict[tuple[str, int], minutes.MinuteRecord]:
-        """The last row record that was stored of each (site/node, minute in ms)."""
-        found = (minutes.unpack(value) for value in self.written["rows"])
-        return {(record.key, record.minute_ms): record for record in found}
+    def stored(self) -> dict[tuple[str, int], set[minutes.Identity]]:
+        """Messages in the last row records of each (site/node, minute in ms), all partitions'."""
+        last: dict[tuple[int, str, int], frozenset[minutes.Identity]] = {}
+        for partition, value in self.written["rows"]:
+            record = minutes.unpack(value)
+            last[partition, record.key, record.minute_ms] = record.seen
+        found: dict[tuple[str, int], set[minutes.Identity]] = defaultdict(set)
+        for (_, key, minute_ms), seen in last.items():
+            found[key, minute_ms] |= seen
+        return found
 
     def rows(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The last row that was published of each (node, minute in seconds)."""
