@@ -122,9 +122,9 @@ async def test_hostile_records_end_in_the_dead_letters_and_stop_nothing(
 
 
 async def test_a_person_takes_a_card_out_and_gives_it_back(
-    own_kafka: Any, start_worker: Callable[..., WorkerProcess], capsys: pytest.CaptureFixture[str]
+    any_kafka: Any, start_worker: Callable[..., WorkerProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kafka = own_kafka.address
+    kafka = any_kafka.address
     await create_topics(kafka)
     worker = start_worker()
     arrivals = fleet(3)[:400]
