@@ -84,11 +84,14 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-def test_every_sample_is_accounted_for(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_every_sample_is_accounted_for(
+    tmp_path: Path, free_port: Callable[[], int], request: pytest.FixtureRequest
+) -> None:
     plan = HOUR if FULL else REDUCED
     seed = random.SystemRandom().randrange(10**6) if FULL else 3
     dice = random.Random(seed)
     broker = Mosquitto(tmp_path, free_port())
+    request.addfinalizer(broker.stop)
     broker.start()
     reader = Reader(broker.port)
     wait_for(lambda: reader.subscribed, 20)
