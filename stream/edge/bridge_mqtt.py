@@ -14,7 +14,7 @@ from stream.edge.mqtt_link import MqttLink
 MAX_COLLECT = 500
 """Messages taken at once, so that checking them never holds the event loop for long."""
 MIN_WINDOW = 10
-STOP_SECONDS = 1.0
+STOP_SECONDS = 2.0
 
 
 class MqttInbox:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
@@ -38,6 +39,9 @@ MISC_SECONDS = 0.5
 """How often pings and time-outs are looked after."""
 NO_ROOM_SECONDS = 0.02
 """How often a link that does not read looks whether there is room again."""
+GOODBYE_SECONDS = 1.0
+"""How long the broker may take to close the connection."""
+DISCONNECT = b"\xe0\x00"  # MQTT 3.1.1, section 3.14
 
 
 def subscriptions(share: str) -> list[tuple[str, int]]:
@@ -188,7 +192,6 @@ class MqttLink:
             return
         client, wake_reader = self._client, self._wakers[0]
         misc_at = 0.0
-        goodbye = False
         while (sock := client.socket()) is not None:
             room = self._has_room()
             buffered = room and isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
@@ -204,15 +207,37 @@ class MqttLink:
             if (buffered or sock in readable) and client.loop_read() != OK:
                 return
             self._queue_acks()
-            if self._stopping.is_set() and not goodbye:
-                goodbye = True
-                client.disconnect()
+            if self._stopping.is_set():
+                self._say_goodbye(cast("socket.socket", sock))
+                return
             if client.want_write() and client.loop_write() != OK:
                 return
             if time.monotonic() >= misc_at:
                 misc_at = time.monotonic() + MISC_SECONDS
                 if client.loop_misc() != OK:
                     return
+
+    def _say_goodbye(self, sock: socket.socket) -> None:
+        """Write what is queued and DISCONNECT, then read on until the broker closes.
+
+        A socket closed with input unread resets the connection, and the broker would throw away
+        the acknowledgements that it has not read; paho's ``disconnect`` closes at once.
+        """
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        while self._client.want_write() and time.monotonic() < deadline:
+            select.select([], [sock], [], NO_ROOM_SECONDS)
+            if self._client.loop_write() != OK:
+                return
+        try:
+            sock.settimeout(GOODBYE_SECONDS)
+            sock.sendall(DISCONNECT)
+            sock.shutdown(socket.SHUT_WR)
+            while time.monotonic() < deadline and sock.recv(65536):
+                pass
+        except OSError as error:
+            log.debug("MQTT %s: goodbye: %s", self._settings.mqtt, error)
+        finally:
+            sock.close()
 
     def _queue_acks(self) -> None:
         while self._acks:

@@ -30,6 +30,7 @@ from rigcanary.cli import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
+NAME = "migration.requested"
 MOVES = {(None, "node_lost"), (HOT_DEVICE, "predicted")}
 """The rig that fell silent while the others spoke, and the card that heated."""
 
@@ -81,6 +82,40 @@ async def test_two_workers_share_and_the_survivor_takes_over(
     final = await wait_for_rows(kafka, expected, second, 120)
     assert final == expected
     assert list(receiver.migrations.values()) == [1, 1]
+
+
+@pytest.mark.parametrize("any_kafka", ["own_kafka"], indirect=True)
+async def test_what_a_receiver_refuses_is_sent_until_it_takes_it_also_after_a_kill(
+    any_kafka: Any, receiver: Receiver, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    kafka = any_kafka.address
+    await create_topics(kafka)
+    receiver.refuses = True
+    worker = start_worker()
+    await publish(kafka, fleet(5), "lab", 60, {})
+
+    async def moves_refused_more_than(times: dict[str, int]) -> dict[str, int]:
+        """Until both moves were decided and each was refused since ``times``."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = [d for d in await read_all(kafka, DECISIONS) if d["type"] == NAME]
+            ids = {d["decision_id"].replace("dec_", "msg_") for d in found}
+            now = {webhook_id: receiver.refused[webhook_id] for webhook_id in ids}
+            if len(now) == len(MOVES) and all(n > times.get(k, 0) for k, n in now.items()):
+                return now
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"{receiver.refused} after {times}\n{worker.log.read_text()}")
+
+    before = await moves_refused_more_than({})
+    worker.kill()
+    worker.start()
+    after = await moves_refused_more_than(before)
+    receiver.refuses = False
+    deadline = time.monotonic() + 120
+    while len(receiver.migrations) < len(MOVES) and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+    assert list(receiver.migrations.values()) == [1, 1], worker.log.read_text()
+    assert set(after) <= set(receiver.ids)
 
 
 @pytest.mark.parametrize("any_kafka", ["own_kafka"], indirect=True)

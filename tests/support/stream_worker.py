@@ -29,9 +29,12 @@ PARTITIONS = 4
 
 
 class Receiver:
-    """Counts the webhooks it verified, by type and episode."""
+    """Counts the webhooks it verified, by type and episode; answers 503 to all
+    but pings while ``refuses``."""
 
     def __init__(self) -> None:
+        self.refuses = False
+        self.refused: Counter[str] = Counter()
         self.ids: list[str] = []
         self.migrations: Counter[tuple[str, str]] = Counter()
         outer = self
@@ -40,6 +43,11 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 found = Webhook(SECRET).verify(body, dict(self.headers.items()))
+                if outer.refuses and found["type"] != "test.ping":
+                    outer.refused[self.headers["webhook-id"]] += 1
+                    self.send_response(503)
+                    self.end_headers()
+                    return
                 if self.headers["webhook-id"] not in outer.ids:
                     outer.ids.append(self.headers["webhook-id"])
                     if found["type"] == "migration.requested":
