@@ -29,7 +29,8 @@ def once(settings: AgentSettings) -> tuple[Message, str]:
     that is late is asked again for 20 s.
 
     Raises:
-        RigcanaryError: a source that plays a rig back has no sample at this instant.
+        RigcanaryError: a source that plays a rig back has no sample at this instant, or the file
+            that ``--input`` names is not what its source reads.
     """
     tick = _tick(settings)
     if tick.telemetry is None:
@@ -67,6 +68,9 @@ def _tick(settings: AgentSettings) -> Tick:
             time.sleep(0.5)
             tick = sampler.tick(clock.instant())
             notices += tick.notices
+        if settings.input is not None and sampler.troubles:
+            told = "; ".join(f"{name} {trouble}" for name, trouble in sampler.troubles.items())
+            raise RigcanaryError(f"--input {settings.input}: source {told}")
     finally:
         sampler.close()
     for notice in notices:

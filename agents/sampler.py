@@ -95,6 +95,11 @@ class Sampler:
         """How many reads were late so far, over all sources."""
         return sum(count for (_, outcome), count in self.reads.items() if outcome == "late")
 
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What keeps sources from giving data now, by source."""
+        return {s.source.name: s.trouble for s in self._sources if s.trouble is not None}
+
     def tick(self, now: Instant) -> Tick:
         """Sample at ``now``."""
         notices: list[str] = []

@@ -22,6 +22,26 @@ def test_once_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     assert "temperature_celsius" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "said"),
+    [
+        ("nvidia_smi", "{}", "no XML of nvidia-smi -q -x"),
+        ("tenstorrent", '{"device_info": [', "tt-smi -s gave no JSON"),
+        ("ipmi", "Instantaneous power reading: 167 Watts", "ipmitool gave no sensors"),
+    ],
+)
+def test_a_file_that_is_no_such_recording_fails(
+    source: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = tmp_path / "recording"
+    recording.write_text(text)
+    command = ["agent", "--once", "--json", "--source", source, "--input", str(recording)]
+    assert run(command) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"--input {recording}: source {source} failed: {said}" in printed.err
+
+
 def test_show_config_masks_the_password(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
