@@ -3,11 +3,12 @@
 python -m runner.trainer.supervise examples/train_chars.py:program --workers 2 --codec onebit
 """
 
+from pydoc_data.topics import topics
+
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
-from pydoc_data.topics import topics
 
 from runner.trainer.program import Program
 

@@ -2,61 +2,21 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trainer_run import DIGITS, ROOT, Run, content, newest
 
 from runner.trainer.checkpoint import read_file
-from runner.trainer.manager import CheckpointManager, Committed
 
-ROOT = Path(__file__).parents[2]
-DIGITS = f"{ROOT}/examples/train_digits.py:program"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-class Run:
-    """A supervisor as a process of its own."""
-
-    def __init__(self, folder: Path, program: str = DIGITS, **settings: Any) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        self.log_path = folder.with_name(folder.name + ".log")
-        self.progress_path = folder.with_name(folder.name + ".progress")
-        chosen = {"steps": 40, "save_interval": 10, "batch_size": 16, **settings}
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "runner.trainer.supervise", program]
-                + ["--checkpoint-dir", str(folder), "--settings", json.dumps(chosen)],
-                env={**os.environ, "RIGCANARY_PROGRESS_FILE": str(self.progress_path)},
-                stderr=log,
-            )
-
-    @property
-    def status(self) -> dict[str, Any]:
-        try:
-            value: dict[str, Any] = json.loads((self.folder / "status.json").read_bytes())
-        except FileNotFoundError:
-            return {"step": 0, "pids": [], "generation": 0, "restarts": []}
-        return value
-
-    def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
-
-    def wait_for(self, condition: Callable[[dict[str, Any]], object], seconds: float = 300) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition(self.status):
-            assert self.process.poll() is None, self.log()[-3000:]
-            assert time.monotonic() < deadline, self.log()[-3000:]
-            time.sleep(0.1)
-
-    def wait(self, code: int = 0, seconds: float = 600) -> None:
-        assert self.process.wait(seconds) == code, self.log()[-3000:]
 
 
 @pytest.fixture
@@ -69,24 +29,19 @@ def runs(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield start
     for run in started:
-        if run.process.poll() is None:
-            run.process.kill()
-        run.process.wait()
+        run.kill()
 
 
-def newest(folder: Path) -> Committed:
-    found = CheckpointManager(folder).newest()
-    assert found is not None
-    return found
+def has_committed(step: int, status: dict[str, Any]) -> bool:
+    return (status["committed_step"] or 0) >= step
 
 
-def content(folder: Path, world: int) -> dict[str, bytes]:
-    path = newest(folder).path
-    return {
-        f"{name}/{key}": array.tobytes()
-        for name in ["shared", *(f"worker-{rank}" for rank in range(world))]
-        for key, array in read_file(path / name).arrays.items()
-    }
+def is_past(step: int, status: dict[str, Any]) -> bool:
+    return bool(status["step"] > step)
+
+
+def is_of_size(world: int, status: dict[str, Any]) -> bool:
+    return bool(status["world"] == world and status["state"] == "running")
 
 
 @pytest.mark.parametrize(("world", "codec"), [(1, "onebit"), (2, "onebit")])
@@ -112,7 +67,7 @@ def test_resuming_changes_no_bit_residuals_included(
 
 def test_a_killed_and_a_stopped_worker_and_the_standby_process(runs: Callable[..., Run]) -> None:
     run = runs(workers=2, codec="onebit", steps=400, step_seconds=0.02, beat_seconds=3)
-    run.wait_for(lambda s: (s["committed_step"] or 0) >= 20)
+    run.wait_for(partial(has_committed, 20))
     os.kill(run.status["pids"][1], signal.SIGKILL)
     run.wait_for(lambda s: s["generation"] == 2 and s["step"] >= 50)
     os.kill(run.status["pids"][0], signal.SIGSTOP)
@@ -133,17 +88,15 @@ def test_world_3_2_1_3(runs: Callable[..., Run], tmp_path: Path) -> None:
     run = runs(workers=3, codec="onebit", steps=100_000, warmup_steps=0, step_seconds=0.02)
     for world in (2, 1, 3):
         before = run.status["step"]
-        run.wait_for(lambda s, b=before: s["step"] > b + 5)
-        (tmp_path / "order").write_text(json.dumps({"workers": world}))
-        (tmp_path / "order").replace(run.folder / "order.json")
-        run.wait_for(lambda s, w=world: s["world"] == w and s["state"] == "running")
+        run.wait_for(partial(is_past, before + 5))
+        run.order(workers=world)
+        run.wait_for(partial(is_of_size, world))
     before = run.status["step"]
-    run.wait_for(lambda s: s["step"] > before + 5)
+    run.wait_for(partial(is_past, before + 5))
     run.process.terminate()
     run.wait()
     assert run.status["restarts"] == [], "a planned change is no failure"
-    losses = [json.loads(line)["loss"] for line in run.progress_path.read_text().splitlines()]
-    assert losses[-1] < losses[0]
+    assert run.losses[-1] < run.losses[0]
     assert read_file(newest(run.folder).path / "shared").meta["world"] == 3
 
 
@@ -151,15 +104,16 @@ def test_a_killed_supervisor_takes_its_workers_along_and_never_runs_twice(
     runs: Callable[..., Run],
 ) -> None:
     run = runs(workers=2, steps=100_000, step_seconds=0.02)
-    run.wait_for(lambda s: (s["committed_step"] or 0) >= 20)
+    run.wait_for(partial(has_committed, 20))
     status = run.status
     second = runs(workers=2, steps=status["step"] + 60)  # waits for the lock
     run.process.kill()
     run.process.wait()
     second.wait()
     assert not any(Path(f"/proc/{pid}").exists() for pid in status["pids"])
-    assert f"from step {newest(run.folder).step}" not in second.log()
-    assert "from step 0" not in second.log().split("uses")[-1][-200:]
+    starts = [int(step) for step in re.findall(r"from step (\d+)", second.log())]
+    assert starts[0] == 0
+    assert starts[1] >= 20
     assert second.status["step"] == status["step"] + 60
 
 
@@ -173,7 +127,7 @@ def test_threads_do_not_pile_up(runs: Callable[..., Run]) -> None:
 
     run.wait_for(lambda s: s["step"] >= 50)
     before, step = threads(), run.status["step"]
-    run.wait_for(lambda s: s["step"] >= step + 300)
+    run.wait_for(partial(is_past, step + 300))
     assert threads() < before + 50
 
 
