@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PREFIX = "rcb"
+PREFIX = f"rc{os.getpid()}"
+"""Of names that are the machine's: two runs must not meet."""
 SUBNET = "10.213.7"
 PORT = 23450
 CODECS = ("none", "fp16", "onebit")

@@ -89,7 +89,7 @@ class Standby:
             [sys.executable, "-m", "runner.trainer.standby", str(theirs.fileno()), program],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), lock),
-            preexec_fn=lambda: die_with_parent(own),  # noqa: PLW1509  one thread only
+            preexec_fn=lambda: _prepare(own),  # noqa: PLW1509  one thread only
         )
         theirs.close()
         self._seconds = seconds
@@ -157,6 +157,12 @@ class Standby:
             raise StandbyFailed(f"the standby process ended with code {code}; its output says why")
         message: dict[str, Any] = json.loads(data)
         return message
+
+
+def _prepare(parent: int) -> None:
+    die_with_parent(parent)
+    # A stop is sent to the whole group; the supervisor alone decides, and needs its workers for it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def free_addresses(count: int, host: str = "127.0.0.1") -> list[str]:

@@ -37,7 +37,7 @@ def test_a_dead_worker_is_replaced(tmp_path: Path, standby: bool) -> None:
             before = run.status
             os.kill(before["pids"][kill % 2], signal.SIGKILL)
             run.wait_for(partial(is_back, before["generation"] + 1, before["committed_step"]))
-        run.process.terminate()
+        run.stop()
         run.wait()
     finally:
         run.kill()

@@ -53,7 +53,7 @@ def test_resuming_changes_no_bit_residuals_included(
     runs("straight", **settings).wait()
     halting = runs("halting", **settings)
     halting.wait_for(lambda s: s["step"] >= 17)
-    halting.process.terminate()
+    halting.stop()
     halting.wait()
     cut = newest(tmp_path / "halting").step
     assert 17 <= cut < 40
@@ -93,7 +93,7 @@ def test_world_3_2_1_3(runs: Callable[..., Run], tmp_path: Path) -> None:
         run.wait_for(partial(is_of_size, world))
     before = run.status["step"]
     run.wait_for(partial(is_past, before + 5))
-    run.process.terminate()
+    run.stop()
     run.wait()
     assert run.status["restarts"] == [], "a planned change is no failure"
     assert run.losses[-1] < run.losses[0]

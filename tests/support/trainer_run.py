@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ class Run:
                 ],
                 env={**os.environ, "RIGCANARY_PROGRESS_FILE": str(self.progress_path)},
                 stderr=log,
+                start_new_session=True,
             )
 
     @property
@@ -66,6 +68,10 @@ class Run:
 
     def wait(self, code: int = 0, seconds: float = 600) -> None:
         assert self.process.wait(seconds) == code, self.log()[-3000:]
+
+    def stop(self) -> None:
+        """SIGTERM to the whole group, as the runner's guard does it."""
+        os.killpg(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL of the supervisor; its workers end with it."""
