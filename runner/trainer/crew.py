@@ -4,11 +4,13 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from runner.trainer.standby import die_with_parent
 log = logging.getLogger("rigcanary.trainer")
 MAX_MESSAGE_BYTES: Final = 1 << 16
 FORK_SECONDS: Final = 20.0
+POLL_SECONDS: Final = 0.2
 
 
 class StandbyFailed(RuntimeError):
@@ -104,15 +107,21 @@ class Standby:
         """Whether it can still be asked."""
         return self._process.poll() is None
 
-    def wait_ready(self) -> None:
-        """Wait for the end of its imports.
+    def wait_ready(self, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the end of its imports; returns early once ``cancelled`` says so.
 
         Raises:
             StandbyFailed: when it ended, refused, or took too long.
         """
+        deadline = time.monotonic() + self._seconds
+        while not self._ready and time.monotonic() < deadline:
+            if cancelled():
+                return
+            if select.select([self._control], [], [], POLL_SECONDS)[0]:
+                break
         if self._ready:
             return
-        answer = self._receive(self._seconds)
+        answer = self._receive(POLL_SECONDS)
         if answer["kind"] == "refused":
             raise StandbyFailed(answer["error"], final=True)
         self._ready = True
@@ -149,7 +158,7 @@ class Standby:
         try:
             data = self._control.recv(MAX_MESSAGE_BYTES)
         except TimeoutError:
-            raise StandbyFailed(f"the standby process said nothing for {seconds:g} s") from None
+            raise StandbyFailed("the standby process did not answer in time") from None
         except OSError as error:
             raise StandbyFailed(f"the standby process is gone: {error}") from error
         if not data:

@@ -50,7 +50,7 @@ class Generation:
         self._account = account
         self._on_step = on_step
         self._begun = self._moved_at = time.monotonic()
-        self._leaving = False
+        self._leaving = self._abandoned = False
         self._final_step: int | None = None
         self.committed: Committed | None = None
         self.first_step_at: float | None = None
@@ -61,6 +61,10 @@ class Generation:
         self._leaving = self._leaving or order == "leave"
         for worker in self._workers:
             worker.order(order)
+
+    def abandon(self) -> None:
+        """End it as it is."""
+        self._abandoned = True
 
     def run(self, on_tick: Callable[["Generation"], None]) -> Ended:
         """Until its end. All workers are gone when this returns."""
@@ -77,7 +81,7 @@ class Generation:
                         selector.unregister(speaker.connection)
                 ended = self._judge(time.monotonic())
                 on_tick(self)
-            if ended.kind in {"done", "left"}:
+            if ended.kind in {"done", "left"} and not self._abandoned:
                 self._let_go(selector)
         finally:
             selector.close()
@@ -132,6 +136,8 @@ class Generation:
             self._final_step = step
 
     def _judge(self, now: float) -> Ended | None:
+        if self._abandoned:
+            return Ended("left")
         if self._final_step is not None:
             done = self._final_step >= self._settings.steps
             return Ended("done" if done else "left")

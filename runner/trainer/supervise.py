@@ -147,7 +147,9 @@ class Supervisor:
         workers: list[Worker] = []
         self._workers = workers
         try:
-            self._standby.wait_ready()
+            self._standby.wait_ready(lambda: self.stop_asked)
+            if self.stop_asked:
+                return Ended("left"), None
             for rank in range(self._world):
                 assignment = Assignment(
                     settings=self._settings,
@@ -198,7 +200,9 @@ class Supervisor:
 
     def _tick(self, generation: Generation) -> None:
         self._take_order()
-        if self.stop_asked or self._renew_asked:
+        if self.stop_asked and generation.first_step_at is None:
+            generation.abandon()  # nothing was learnt yet: nothing to save, nobody to wait for
+        elif self.stop_asked or self._renew_asked:
             if not self._leave_told:
                 generation.ask("leave")
                 self._leave_told = True

@@ -25,7 +25,8 @@ STEPS = int(MINUTES * 60 / STEP_SECONDS)
 WARNED_SHARE = 0.9
 SETTINGS: dict[str, Any] = {
     "workers": WORLD, "codec": "onebit", "steps": STEPS, "batch_size": 8, "beat_seconds": 5,
-    "save_interval": 150, "learning_rate": 0.02, "max_failures": 1000, "failure_threshold": 1000,
+    "save_interval": min(150, STEPS // 6), "learning_rate": 0.02, "max_failures": 1000,
+    "failure_threshold": 1000,
 }  # fmt: skip
 
 

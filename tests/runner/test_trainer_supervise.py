@@ -164,6 +164,14 @@ def test_a_program_that_cannot_be_used_is_named(
     assert "Traceback" not in run.log()
 
 
+def test_a_stop_before_the_first_step_ends_at_once(runs: Callable[..., Run]) -> None:
+    run = runs(workers=2)
+    run.wait_for(lambda _: "generation 1:" in run.log())
+    run.stop()
+    run.wait(seconds=60)
+    assert "Traceback" not in run.log()
+
+
 def test_the_supervisor_imports_no_tensorflow() -> None:
     code = "import sys, runner.trainer.supervise; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
