@@ -7,13 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.trainer.checkpoint import read_file
 from runner.trainer.manager import CheckpointManager, Committed
-from runner.trainer.standby import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"{ROOT}/examples/train_digits.py:program"
@@ -38,7 +36,6 @@ class Run:
                 env={**os.environ, "RIGCANARY_PROGRESS_FILE": str(self.progress_path)},
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, os.getpid()),  # a killed test leaves nothing
             )
 
     @property
