@@ -64,12 +64,8 @@ class CheckpointFolder:
         """
         path = self._path(checkpoint.step)
         temporary = self._folder / f".{path.name}.{os.getpid()}.tmp"
-        body = _encode(checkpoint)
         try:
-            with temporary.open("wb") as file:
-                file.write(MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-                file.flush()
-                os.fsync(file.fileno())
+            write_file(temporary, checkpoint)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -100,6 +96,30 @@ class CheckpointFolder:
         return self._folder / f"ckpt-{step:012d}"
 
 
+def write_file(path: Path, checkpoint: Checkpoint) -> str:
+    """Write one to a file of its own and sync it; the file's SHA-256."""
+    body = _encode(checkpoint)
+    head = MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n"
+    digest = hashlib.sha256(head)
+    digest.update(body)
+    with path.open("wb") as file:
+        file.write(head)
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def read_file(path: Path) -> Checkpoint:
+    """What :func:`write_file` wrote; the step is the file's own.
+
+    Raises:
+        ValueError: when it is damaged.
+        OSError: when it cannot be read.
+    """
+    return _decode(path.read_bytes(), None)
+
+
 def _encode(checkpoint: Checkpoint) -> bytes:
     buffer = io.BytesIO()
     meta = json.dumps({**checkpoint.meta, "step": checkpoint.step}).encode()
@@ -107,11 +127,11 @@ def _encode(checkpoint: Checkpoint) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
     return buffer.getvalue()
 
 
-def _decode(data: bytes, step: int) -> Checkpoint:
+def _decode(data: bytes, step: int | None) -> Checkpoint:
     head, newline, body = data.partition(b"\n")
     if not newline or not head.startswith(MAGIC):
         raise ValueError("not a checkpoint")
@@ -120,9 +140,10 @@ def _decode(data: bytes, step: int) -> Checkpoint:
     with np.load(io.BytesIO(body), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     meta = json.loads(arrays.pop(_META).tobytes())
-    if meta.pop("step") != step:
+    own: int = meta.pop("step")
+    if step is not None and own != step:
         raise ValueError("it is of another step than its name says")
-    return Checkpoint(step, arrays, meta)
+    return Checkpoint(own, arrays, meta)
 
 
 def _sync_folder(folder: Path) -> None:
