@@ -33,7 +33,9 @@ def after_exit(
         return job.to(JobState.QUEUED, places=(), error=None, exit_code=bad.returncode)
     failures = job.failures + 1
     error = explain(bad, last_output)
-    if kind == "unplanned" and (bad.error is not None or failures >= MAX_FAILURES):
+    # A machine may refuse a job that has run elsewhere: that is not the command's fault.
+    hopeless = bad.error is not None and job.reported_generation == 0
+    if kind == "unplanned" and (hopeless or failures >= MAX_FAILURES):
         return job.to(
             JobState.FAILED,
             ended_ms=now_ms,

@@ -159,10 +159,14 @@ def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:
 def _job_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+    def out(job: Job) -> JobOut:
+        return JobOut.of(job, service.engine.clock_ms())
+
     @router.get("")
     async def list_jobs(limit: Limit = 100) -> list[JobOut]:
         """The newest jobs, newest first."""
-        return [JobOut.of(job) for job in await service.call(views.jobs, service.engine, limit)]
+        found = await service.call(views.jobs, service.engine, limit)
+        return [out(job) for job in found]
 
     @router.post("", status_code=201, responses={409: {"description": "folder or queue taken"}})
     async def submit(request: JobRequest) -> JobOut:
@@ -181,7 +185,7 @@ def _job_routes(service: Service) -> APIRouter:
         result = await service.call(queue)
         if isinstance(result, str):
             raise HTTPException(409, result)
-        return JobOut.of(result)
+        return out(result)
 
     async def find(job_id: str) -> Job:
         job = await service.call(views.job, service.engine, job_id)
@@ -192,13 +196,13 @@ def _job_routes(service: Service) -> APIRouter:
     @router.get("/{job_id}", responses={404: {"description": "no such job"}})
     async def show(job_id: str) -> JobOut:
         """One job."""
-        return JobOut.of(await find(job_id))
+        return out(await find(job_id))
 
     @router.delete("/{job_id}", responses={404: {"description": "no such job"}})
     async def cancel(job_id: str) -> JobOut:
         """Stop a job for good, with a checkpoint. It stays listed; ended jobs are left alone."""
         job = await find(job_id)
-        return JobOut.of(await service.call(service.engine.cancel, job))
+        return out(await service.call(service.engine.cancel, job))
 
     @router.get("/{job_id}/progress", responses={404: {"description": "no such job"}})
     async def progress(
@@ -262,5 +266,7 @@ def make_job(request: JobRequest, state_dir: Path, now_ms: int) -> Job:
         nodes=tuple(request.constraints.nodes),
         devices=tuple(request.constraints.devices),
         prefer=tuple(request.constraints.prefer),
+        min_world_size=request.constraints.min_world_size,
+        when_full=request.constraints.when_full,
     )
     return Job(id=job_id, spec=spec, created_ms=now_ms)

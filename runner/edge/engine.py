@@ -22,7 +22,7 @@ from runner.ending import after_exit, kind_of
 from runner.fleet import Cordon, find_places, healthy_places, node_views, reserved_places
 from runner.job import ACTIVE, ENDED, Job, JobState
 from runner.launchers.base import Launcher, NotStarted, Run
-from runner.migration import Command, Facts, Limits, Migration
+from runner.migration import Command, Facts, Limits, Migration, MigrationState
 from runner.placement import NodeView, Place
 from runner.progress import Point
 from runner.settings import RunnerSettings
@@ -114,8 +114,16 @@ class Engine:
         if migration.done:
             self.migrations.pop(migration.id, None)
             self.metrics.migration_ended(migration)
+            self._send_home(migration)
         else:
             self.migrations[migration.id] = migration
+
+    def _send_home(self, migration: Migration) -> None:
+        """A job whose move was withdrawn while it was ending starts where it was, if it can."""
+        job = self.jobs.get(migration.job or "")
+        touched = job is not None and job.state in {JobState.STOPPING, JobState.QUEUED}
+        if job is not None and touched and migration.state is MigrationState.WITHDRAWN:
+            self._put(replace(job, home=migration.from_places))
 
     def progress(self, job_id: str) -> list[Point]:
         """All points that are kept of a job, oldest first."""
@@ -133,7 +141,7 @@ class Engine:
         refused: set[object] = set()
         for job in sorted(self.jobs.values(), key=lambda j: (j.created_ms, j.id)):
             if job.state is JobState.QUEUED and job.not_before_ms <= self.clock_ms():
-                wish = (job.spec.nodes, job.spec.devices, job.spec.world_size)
+                wish = (job.spec.nodes, job.spec.devices, job.spec.fewest)
                 # What found no place this round, the next one like it will not find either.
                 if wish in refused or not self._start(job):
                     refused.add(wish)
@@ -163,7 +171,7 @@ class Engine:
         """A job of an earlier runner: its processes are ending, and it starts again then."""
         self._runs[job.id] = [
             self._launcher.recover(self.job_dir(job.id), job.generation, rank)
-            for rank in range(job.spec.world_size)
+            for rank in range(len(job.places))
         ]
         if job.state is not JobState.STOPPING:
             self._put(job.to(JobState.STOPPING))
@@ -219,6 +227,7 @@ class Engine:
                 best_step=max(job.best_step, last.step),
                 reported_generation=job.generation,
                 failures=0 if last.step > job.best_step else job.failures,
+                account=job.account.add(points),
             )
         self.jobs[job.id] = job
         return job
@@ -255,6 +264,7 @@ class Engine:
             free_places=self._find_places(job, healthy_places(job, migration)),
             clean=job.exit_code == 0,
             progressed=job.going(now, self._settle_ms()),
+            queues=job.spec.when_full == "queue",
         )
 
     def _find_places(self, job: Job, first: Sequence[str]) -> tuple[Place, ...] | None:
@@ -262,13 +272,16 @@ class Engine:
 
     def _start(self, job: Job) -> bool:
         """Start a queued job; False when there is no place for it."""
-        places = self._find_places(job, reserved_places(job, self.migrations.values()))
+        home = [str(place) for place in job.home]
+        reserved = reserved_places(job, self.migrations.values())
+        places = self._find_places(job, [*home, *reserved])
         if places is None:
             return False
         now = self.clock_ms()
         job = job.to(
             JobState.STARTING,
             places=places,
+            home=(),
             generation=job.generation + 1,
             progress_offset=0,
             started_ms=job.started_ms or now,
