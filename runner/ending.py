@@ -53,6 +53,12 @@ def after_exit(
     )
 
 
+def last_line(output: str) -> str:
+    """The last line of a process's output, at most 300 characters."""
+    lines = output.strip().splitlines()
+    return lines[-1][-300:] if lines else ""
+
+
 def explain(end: Exit, last_output: str) -> str:
     """One line about an end that was not asked for."""
     if end.error is not None:

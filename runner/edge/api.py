@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from runner.edge import views
+from runner.edge import jobs_page, views
 from runner.edge.docs_page import PAGE
 from runner.edge.intake import BadBody
 from runner.edge.limits import Limits
-from runner.edge.messages import JobRequest, Notification, ReleaseRequest
+from runner.edge.messages import MAX_WORLD_SIZE, JobRequest, Notification, ReleaseRequest
+from runner.edge.pace import Pace
 from runner.edge.replies import (
     AlertsReply,
     Health,
@@ -36,6 +37,11 @@ log = logging.getLogger("rigcanary.runner")
 MAX_LISTED: Final = 1000
 MAX_OPEN_JOBS: Final = 1000
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_POLICY: Final = (
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""What the page of jobs may load: itself, and answers of this runner."""
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED)]
 
 
@@ -71,7 +77,11 @@ def create_app(service: Service, token: TokenCheck, verifier: WebhookVerifier) -
         redoc_url=None,
         description="Runs training jobs and moves them off failing cards.",
     )
-    app.add_middleware(Limits, count=lambda status: service.metrics.requests.labels(status).inc())
+    app.add_middleware(
+        Limits,
+        count=lambda status: service.metrics.requests.labels(status).inc(),
+        pace=Pace(service.settings.requests_per_second, service.settings.requests_burst),
+    )
     app.add_exception_handler(RequestValidationError, _unusable)
     app.add_exception_handler(sqlite3.Error, _unavailable)
     app.include_router(_open_routes(service, verifier))
@@ -117,6 +127,10 @@ def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:
     @router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(PAGE)
+
+    @router.get("/jobs", response_class=HTMLResponse, include_in_schema=False)
+    async def jobs() -> HTMLResponse:
+        return HTMLResponse(jobs_page.PAGE, headers={"Content-Security-Policy": PAGE_POLICY})
 
     @router.post(
         "/v1/webhooks",
@@ -203,6 +217,18 @@ def _job_routes(service: Service) -> APIRouter:
         """Stop a job for good, with a checkpoint. It stays listed; ended jobs are left alone."""
         job = await find(job_id)
         return out(await service.call(service.engine.cancel, job))
+
+    @router.get(
+        "/{job_id}/logs",
+        response_class=PlainTextResponse,
+        responses={404: {"description": "no such job"}},
+    )
+    async def logs(
+        job_id: str, rank: Annotated[int, Query(ge=0, lt=MAX_WORLD_SIZE)] = 0
+    ) -> PlainTextResponse:
+        """The end of what a process of the job wrote, over all its starts; 64 KiB at most."""
+        await find(job_id)
+        return PlainTextResponse(await service.call(service.engine.log, job_id, rank))
 
     @router.get("/{job_id}/progress", responses={404: {"description": "no such job"}})
     async def progress(

@@ -18,7 +18,7 @@ from runner.edge.commands import launches
 from runner.edge.metrics import Metrics
 from runner.edge.store import Store
 from runner.edge.tail import read_progress
-from runner.ending import after_exit, kind_of
+from runner.ending import after_exit, kind_of, last_line
 from runner.fleet import Cordon, find_places, healthy_places, node_views, reserved_places
 from runner.job import ACTIVE, ENDED, Job, JobState
 from runner.launchers.base import Launcher, NotStarted, Run
@@ -31,6 +31,8 @@ log = logging.getLogger("rigcanary.runner")
 PROGRESS_FLUSH_MS: Final = 1000
 """Progress alone reaches the disk this often; every other change at once."""
 NO_PLACE: Final = "no free place: every card it may use is taken or cordoned"
+LAST_BYTES: Final = 2000
+LOG_BYTES: Final = 64 * 1024
 SHUTDOWN_POLL_SECONDS: Final = 0.05
 
 
@@ -129,6 +131,10 @@ class Engine:
         """All points that are kept of a job, oldest first."""
         return [*self.store.progress(job_id), *self._points.get(job_id, [])]
 
+    def log(self, job_id: str, rank: int) -> str:
+        """The end of a process's output, ``LOG_BYTES`` at most."""
+        return self._launcher.log_text(self.job_dir(job_id), rank, LOG_BYTES)
+
     # Rounds
 
     def tick(self) -> None:
@@ -198,7 +204,7 @@ class Engine:
             ended,
             now,
             jitter=self._random.random(),
-            last_output=self._launcher.log_tail(self.job_dir(job.id), 0),
+            last_output=last_line(self._launcher.log_text(self.job_dir(job.id), 0, LAST_BYTES)),
         )
         log.info(
             "job %s (%s): %s%s",

@@ -120,6 +120,12 @@ class MigrationRequested(Subject):
         return self
 
 
+class Quarantined(Subject):
+    """``data`` of ``device.quarantined``; ``by`` names the person who said so, if one did."""
+
+    by: str | None = Field(default=None, max_length=256)
+
+
 class MigrationWithdrawn(Subject):
     """``data`` of ``migration.withdrawn``."""
 

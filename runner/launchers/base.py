@@ -66,8 +66,8 @@ class Launcher(Protocol):
     def recover(self, job_dir: Path, generation: int, rank: int) -> Run:
         """A process that may have been started before this runner's life."""
 
-    def log_tail(self, job_dir: Path, rank: int) -> str:
-        """The last lines that the process wrote, for the message about its end."""
+    def log_text(self, job_dir: Path, rank: int, limit_bytes: int) -> str:
+        """The end of what the processes of that rank wrote, also after they ended."""
 
 
 class NotStarted:

@@ -68,8 +68,8 @@ def test_an_end_of_its_own(start: Any, helpers: Any, code: str, returncode: int)
 
 def test_output_is_kept_for_the_message(start: Any, helpers: Any, tmp_path: Path) -> None:
     helpers.wait_for(start("print('one'); print('two')").poll)
-    assert LocalLauncher(1).log_tail(tmp_path, 0) == "two"
-    assert LocalLauncher(1).log_tail(tmp_path, 1) == ""
+    assert LocalLauncher(1).log_text(tmp_path, 0, 4) == "two\n"
+    assert LocalLauncher(1).log_text(tmp_path, 1, 100) == ""
 
 
 def test_the_log_is_bounded(tmp_path: Path) -> None:
