@@ -41,7 +41,7 @@ class RunnerSettings(BaseModel):
     port: int = Field(default=8400, ge=0, le=65535)
     state_dir: Path = Path("rigcanary-state/runner")
     nodes: tuple[NodeSettings, ...] = ()
-    launcher: Literal["local"] = "local"
+    launcher: str = "local"
     webhook_secret: SecretStr | None = None
     token: SecretStr | None = None
     checkpoint_grace_seconds: float = Field(default=30.0, gt=0, le=3600)

@@ -159,13 +159,15 @@ class Engine:
     def shutdown(self) -> None:
         """Ask every process for a checkpoint and wait, bounded, until all are gone.
 
-        The jobs stay open in the database: the next runner goes on with them.
+        Those of a launcher whose processes outlive the runner go on. The jobs stay open in
+        the database: the next runner goes on with them.
         """
-        for runs in self._runs.values():
+        outlives = self._launcher.outlives_runner
+        for runs in self._runs.values() if not outlives else ():
             for run in runs:
                 run.stop()
         deadline = time.monotonic() + self._settings.checkpoint_grace_seconds + 10
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not outlives:
             if all(run.poll() is not None for runs in self._runs.values() for run in runs):
                 break
             time.sleep(SHUTDOWN_POLL_SECONDS)
@@ -174,12 +176,18 @@ class Engine:
         self._flush(everything=True)
 
     def _take_up(self, job: Job) -> None:
-        """A job of an earlier runner: its processes are ending, and it starts again then."""
+        """A job of an earlier runner: its processes are ending, and it starts again then.
+
+        Or they go on, where they outlive a runner; what it was asked for is asked again.
+        """
         self._runs[job.id] = [
             self._launcher.recover(self.job_dir(job.id), job.generation, rank)
             for rank in range(len(job.places))
         ]
-        if job.state is not JobState.STOPPING:
+        if job.state is JobState.STOPPING:
+            for run in self._runs[job.id]:
+                run.stop()
+        elif not self._launcher.outlives_runner:
             self._put(job.to(JobState.STOPPING))
 
     def _poll(self, job: Job) -> None:

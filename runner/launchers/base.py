@@ -1,4 +1,14 @@
-"""What the engine asks of a launcher, and what a launcher answers."""
+"""What the engine asks of a launcher, and what a launcher answers.
+
+A launcher is all that another scheduler needs: ``launcher = "package.module:factory"`` names a
+callable that takes the runner's settings and gives a :class:`Launcher`. It must
+
+- find a process again by job, generation and rank alone (``recover``), also one whose start
+  was cut off by a kill of the runner: the engine records a start before it asks for it;
+- never have two of the same job and rank alive: a start that finds an older one waits or fails;
+- let the process append to ``progress_file`` and keep ``checkpoint_dir`` where the next node
+  sees it too: both are read as files.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +64,13 @@ class Run(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts processes, and finds those that an earlier runner started."""
+    """Starts processes, and finds those that an earlier runner started.
+
+    ``outlives_runner``: whether processes go on while no runner is there. Where they do, the
+    next runner goes on with them; else it waits for their end and starts them again.
+    """
+
+    outlives_runner: bool
 
     def start(self, launch: Launch) -> Run:
         """Start it.

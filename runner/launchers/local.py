@@ -32,6 +32,8 @@ PRIVATE_PREFIX: Final = "RIGCANARY_RUNNER_"
 class LocalLauncher:
     """Starts processes on this machine. ``grace_seconds``: from SIGTERM to SIGKILL."""
 
+    outlives_runner = False
+
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
 

@@ -52,6 +52,7 @@ class World:
     """What is there whether a runner lives or not."""
 
     root: Path
+    outlives_runner: bool = False
     now_ms: int = 1_000_000
     fuse: int = -1
     events: int = 0
@@ -88,6 +89,8 @@ class World:
 
     def runner_died(self) -> None:
         """Every guard reads the end of its pipe and asks its process to end."""
+        if self.outlives_runner:
+            return
         for proc in self.living():
             proc.asked = True
 
@@ -132,6 +135,7 @@ class FakeRun:
 class FakeLauncher:
     def __init__(self, world: World) -> None:
         self._world = world
+        self.outlives_runner = world.outlives_runner
 
     def start(self, launch: Launch) -> FakeRun:
         self._world.event()
@@ -180,9 +184,9 @@ def reachable(state: JobState) -> set[JobState]:
 class Lab:
     """A runner over the world, which may die and come back."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, outlives_runner: bool = False) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.world = World(root)
+        self.world = World(root, outlives_runner)
         self.settings = RunnerSettings.model_validate(
             {
                 "state_dir": root,
@@ -251,9 +255,9 @@ def ticks(lab: Lab, count: int) -> None:
             lab.crash()
 
 
-def play(root: Path, story: str, fuse: int) -> Lab:
+def play(root: Path, story: str, fuse: int, *, outlives_runner: bool = False) -> Lab:
     """One job on rig1/a that must leave; the runner dies at event ``fuse`` (0: never)."""
-    lab = Lab(root)
+    lab = Lab(root, outlives_runner=outlives_runner)
     lab.submit("job-1", prefer=("a",))
     ticks(lab, 4)
     lab.world.events, lab.world.fuse = 0, fuse or -1
@@ -274,12 +278,13 @@ def play(root: Path, story: str, fuse: int) -> Lab:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("outlives", [False, True], ids=["under guard", "outlives the runner"])
 @pytest.mark.parametrize("story", ["predicted", "lost", "by hand", "withdrawn"])
-def test_killed_between_any_two_steps(story: str, tmp_path: Path) -> None:
-    events = play(tmp_path / "whole", story, 0).world.events
+def test_killed_between_any_two_steps(story: str, outlives: bool, tmp_path: Path) -> None:
+    events = play(tmp_path / "whole", story, 0, outlives_runner=outlives).world.events
     assert events > 10
     for fuse in range(events + 1):
-        lab = play(tmp_path / f"at-{fuse}", story, fuse)
+        lab = play(tmp_path / f"at-{fuse}", story, fuse, outlives_runner=outlives)
         (migration,) = lab.store.migrations(10)
         (job,) = lab.store.jobs(10)
         where = f"killed at event {fuse} of {events}"
