@@ -34,7 +34,8 @@ def after_exit(
     failures = job.failures + 1
     error = explain(bad, last_output)
     # A machine may refuse a job that has run elsewhere: that is not the command's fault.
-    hopeless = bad.error is not None and job.reported_generation == 0
+    blamed = bad.error is not None and not bad.refused
+    hopeless = blamed and job.reported_generation == 0
     if kind == "unplanned" and (hopeless or failures >= MAX_FAILURES):
         return job.to(
             JobState.FAILED,

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from posixpath import normpath
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
@@ -288,7 +289,7 @@ def make_job(request: JobRequest, state_dir: Path, now_ms: int) -> Job:
         command=tuple(request.command) if request.command else None,
         trainer=request.trainer.model_dump() if request.trainer else None,
         world_size=request.world_size,
-        checkpoint_dir=request.checkpoint_dir or str(folder),
+        checkpoint_dir=normpath(request.checkpoint_dir or str(folder)),  # one spelling a folder
         nodes=tuple(request.constraints.nodes),
         devices=tuple(request.constraints.devices),
         prefer=tuple(request.constraints.prefer),

@@ -1,5 +1,6 @@
 """Bounds on request bodies and on their pace, and a count of answers, as plain ASGI."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from runner.edge.pace import Pace
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 """A notification of a few thousand alerts fits."""
+BODY_SECONDS: Final = 30.0
+"""A sender that drips its body is cut off then; it would hold memory and a connection."""
 UNPACED: Final = frozenset({"/healthz", "/metrics"})
 """What watches the runner is never turned away."""
 
@@ -50,7 +53,17 @@ class Limits:
             return
         length = dict(scope["headers"]).get(b"content-length", b"")
         announced = int(length) if length.isdigit() else 0
-        body = b"" if announced > MAX_BODY_BYTES else await _read(receive)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = b"" if announced > MAX_BODY_BYTES else await _read(receive)
+        except TimeoutError:
+            late = JSONResponse(
+                {"detail": f"the body did not come within {BODY_SECONDS:g} s"},
+                408,
+                {"connection": "close"},
+            )
+            await late(scope, receive, counted_send)
+            return
         if body is None:
             return
         if max(announced, len(body)) > MAX_BODY_BYTES:

@@ -42,12 +42,14 @@ class Exit:
     """How a process ended.
 
     ``returncode`` is negative for a signal and None when nobody saw the end. ``asked`` says
-    that the end was asked for; ``error`` is why it could not even be started.
+    that the end was asked for; ``error`` is why it could not even be started, ``refused`` that
+    it was the machine's fault and may go well later.
     """
 
     returncode: int | None
     asked: bool
     error: str | None = None
+    refused: bool = False
 
 
 class Run(Protocol):
@@ -90,7 +92,7 @@ class NotStarted:
     """Stands for a process that the machine refused to make."""
 
     def __init__(self, error: str) -> None:
-        self._exit = Exit(None, asked=False, error=error)
+        self._exit = Exit(None, asked=False, error=error, refused=True)
 
     def poll(self) -> Exit:
         """The refusal."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,21 @@ def test_the_pace_comes_back_and_its_memory_is_bounded() -> None:
         pace.wait_seconds(f"10.{i}", 1.0)
     assert len(pace) == MAX_CLIENTS
     assert all(Pace(0, 1).wait_seconds("a", 0.0) == 0.0 for _ in range(5))
+
+
+def test_a_body_that_drips_is_cut_off(
+    runner: Any, helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.edge.limits.BODY_SECONDS", 0.2)
+    address = runner.http.base_url
+    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+        connection.sendall(b"POST /v1/webhooks HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_checkpoint_folder_has_one_spelling(runner: Any, helpers: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "mine")
+    runner.submit(command=helpers.tiny_trainer(), checkpoint_dir=folder)
+    for other in (f"{folder}/", f"{tmp_path}/x/../mine", f"{tmp_path}//./mine"):
+        body = {"name": "two", "command": helpers.tiny_trainer(), "checkpoint_dir": other}
+        assert runner.http.post("/v1/jobs", json=body).status_code == 409
