@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "bridge": "carry messages from MQTT to Kafka",
     "worker": "turn readings into windows, risks and decisions (Faust)",
     "runner": "run training jobs and move them off failing cards",
+    "jobs": "list, submit, cancel and follow the jobs of a runner",
     "simulate": "write a simulated fleet data set",
     "replay": "publish a fleet data set over MQTT as its rigs would have",
     "convert": "convert a public data set into a fleet data set",

@@ -33,7 +33,10 @@ def after_exit(
         return job.to(JobState.QUEUED, places=(), error=None, exit_code=bad.returncode)
     failures = job.failures + 1
     error = explain(bad, last_output)
-    if kind == "unplanned" and (bad.error is not None or failures >= MAX_FAILURES):
+    # A machine may refuse a job that has run elsewhere: that is not the command's fault.
+    blamed = bad.error is not None and not bad.refused
+    hopeless = blamed and job.reported_generation == 0
+    if kind == "unplanned" and (hopeless or failures >= MAX_FAILURES):
         return job.to(
             JobState.FAILED,
             ended_ms=now_ms,
@@ -49,6 +52,12 @@ def after_exit(
         exit_code=bad.returncode,
         not_before_ms=now_ms + backoff_ms(failures, jitter),
     )
+
+
+def last_line(output: str) -> str:
+    """The last line of a process's output, at most 300 characters."""
+    lines = output.strip().splitlines()
+    return lines[-1][-300:] if lines else ""
 
 
 def explain(end: Exit, last_output: str) -> str:

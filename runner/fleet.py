@@ -54,7 +54,9 @@ def find_places(
     migrations: Iterable[Migration],
     first: Sequence[str],
 ) -> tuple[Place, ...] | None:
-    """Places for all of a job's processes, those of ``first`` before those it prefers.
+    """Places for a job's processes, those of ``first`` before those it prefers.
+
+    For all of them or, by the job's rule, for as many as there is room for.
 
     What other jobs use, or are about to move to, is taken.
     """
@@ -64,14 +66,18 @@ def find_places(
         if migration.job != job.id and migration.state in RESERVING:
             taken.extend(migration.to_places)
     spec = job.spec
-    return choose(
-        nodes,
-        spec.world_size,
-        taken=taken,
-        only_nodes=spec.nodes,
-        only_devices=spec.devices,
-        prefer=[*first, *spec.prefer],
-    )
+    for count in range(spec.world_size, spec.fewest - 1, -1):
+        found = choose(
+            nodes,
+            count,
+            taken=taken,
+            only_nodes=spec.nodes,
+            only_devices=spec.devices,
+            prefer=[*first, *spec.prefer],
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def healthy_places(job: Job, migration: Migration) -> list[str]:

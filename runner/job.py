@@ -1,10 +1,11 @@
 """A job: its specification, its states, and the one table of legal moves between them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from runner.account import Account
 from runner.placement import Place
 
 
@@ -46,7 +47,12 @@ class IllegalMove(RuntimeError):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What somebody asked for. Exactly one of ``command`` and ``trainer`` is set."""
+    """What somebody asked for. Exactly one of ``command`` and ``trainer`` is set.
+
+    ``min_world_size``: with how few processes it may start where there is no room for all
+    (None: all). ``when_full``: what it does when its card is to be left and there is nowhere
+    to go: ``stay`` there until there is, or write a checkpoint and ``queue``.
+    """
 
     name: str
     command: tuple[str, ...] | None
@@ -56,6 +62,13 @@ class JobSpec:
     nodes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
+    min_world_size: int | None = None
+    when_full: str = "stay"
+
+    @property
+    def fewest(self) -> int:
+        """The smallest world that the job's rule allows."""
+        return self.min_world_size or self.world_size
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,8 @@ class Job:
 
     ``generation`` counts its starts, ``launched_ms`` is the newest one's. ``failures`` counts
     unplanned ends since it last went past ``best_step``; ``not_before_ms`` holds the next
-    attempt back. ``reported_generation`` is the newest one that wrote progress.
+    attempt back. ``reported_generation`` is the newest one that wrote progress. ``home``: where
+    the next start goes first, if it is free (a move was withdrawn after its processes ended).
     """
 
     id: str
@@ -87,6 +101,8 @@ class Job:
     progress_offset: int = 0
     error: str | None = None
     exit_code: int | None = None
+    account: Account = field(default_factory=Account)
+    home: tuple[Place, ...] = ()
 
     @property
     def reports(self) -> bool:

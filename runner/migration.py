@@ -29,8 +29,10 @@ class MigrationState(StrEnum):
 
 _M = MigrationState
 DONE: Final = frozenset({_M.COMPLETED, _M.FAILED, _M.WITHDRAWN})
-WITHDRAWABLE: Final = frozenset({_M.REQUESTED, _M.PLACING})
+UNTOUCHED: Final = frozenset({_M.REQUESTED, _M.PLACING})
 """States in which the job has not been touched yet."""
+WITHDRAWABLE: Final = UNTOUCHED | {_M.CHECKPOINTING, _M.STOPPING, _M.STARTING}
+"""States in which something can still be stopped: the job runs nowhere else yet."""
 
 LOST_CAUSES: Final = frozenset({"lost", "node_lost"})
 """Causes after which nobody is there to write a checkpoint."""
@@ -93,7 +95,8 @@ class Facts:
     ``alive``: a process of it exists. ``on_device``: its places touch the sick card.
     ``free_places``: where it could go now, None for nowhere. ``places``: where it runs.
     ``clean``: its last end was with exit code 0. ``progressed``: the present generation has
-    reported a step, or (a job that never reports) has lived long enough.
+    reported a step, or (a job that never reports) has lived long enough. ``queues``: by its
+    rule the job waits in the queue, not on the sick card, when there is nowhere to go.
     """
 
     now_ms: int
@@ -105,6 +108,7 @@ class Facts:
     free_places: tuple[Place, ...] | None
     progressed: bool
     clean: bool = True
+    queues: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,16 @@ def advance(
 
 
 def withdraw(migration: Migration, now_ms: int) -> Migration:
-    """Take a request back where the job has not been touched yet; else it stays as it is."""
+    """Take a request back, unless the job runs (or starts) elsewhere already.
+
+    A job that was asked to end cannot be called back, but its move can: what was chosen for it
+    is free again, and it starts where it was.
+    """
     if migration.state not in WITHDRAWABLE:
         return migration
+    if migration.state not in UNTOUCHED:
+        note = "withdrawn while the job was ending; it starts again where it was"
+        migration = _add(migration, "confirm", "skipped", now_ms, note)
     return _finish(migration, _M.WITHDRAWN, now_ms)
 
 
@@ -186,8 +197,12 @@ def _place(m: Migration, facts: Facts, limits: Limits) -> tuple[Migration, Comma
         return _finish(m, _M.COMPLETED, now, note="the job does not run there any more"), None
     lost = m.cause in LOST_CAUSES
     if facts.free_places is None:
-        # A predicted failure leaves the job where it is until there is somewhere to go.
-        return m, Command.KILL if lost and facts.alive else None
+        if lost or not facts.queues or not facts.alive:
+            # A predicted failure leaves the job where it is until there is somewhere to go.
+            return m, Command.KILL if lost and facts.alive else None
+        m = _add(m, "place", "skipped", now, "no free place: the job waits in the queue")
+        m = replace(m, state=_M.CHECKPOINTING, deadline_ms=now + limits.checkpoint_ms)
+        return m, Command.STOP
     m = _add(m, "place", "done", now, ", ".join(str(p) for p in facts.free_places))
     m = replace(m, to_places=facts.free_places)
     if lost:

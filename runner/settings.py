@@ -41,7 +41,7 @@ class RunnerSettings(BaseModel):
     port: int = Field(default=8400, ge=0, le=65535)
     state_dir: Path = Path("rigcanary-state/runner")
     nodes: tuple[NodeSettings, ...] = ()
-    launcher: Literal["local"] = "local"
+    launcher: str = "local"
     webhook_secret: SecretStr | None = None
     token: SecretStr | None = None
     checkpoint_grace_seconds: float = Field(default=30.0, gt=0, le=3600)
@@ -50,6 +50,9 @@ class RunnerSettings(BaseModel):
     """How long a moved job may take to show progress."""
     settle_seconds: float = Field(default=3.0, ge=0, le=3600)
     """How long a process that never reports must live to count as running."""
+    requests_per_second: float = Field(default=100.0, ge=0, le=1e6)
+    """Of one address in the long run, 0 for no limit; ``requests_burst`` at once."""
+    requests_burst: int = Field(default=1000, ge=1, le=10**6)
     tick_seconds: float = Field(default=0.25, gt=0, le=10)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -6,18 +6,20 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from posixpath import normpath
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from runner.edge import views
+from runner.edge import jobs_page, views
 from runner.edge.docs_page import PAGE
 from runner.edge.intake import BadBody
 from runner.edge.limits import Limits
-from runner.edge.messages import JobRequest, Notification, ReleaseRequest
+from runner.edge.messages import MAX_WORLD_SIZE, JobRequest, Notification, ReleaseRequest
+from runner.edge.pace import Pace
 from runner.edge.replies import (
     AlertsReply,
     Health,
@@ -36,6 +38,11 @@ log = logging.getLogger("rigcanary.runner")
 MAX_LISTED: Final = 1000
 MAX_OPEN_JOBS: Final = 1000
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_POLICY: Final = (
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""What the page of jobs may load: itself, and answers of this runner."""
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED)]
 
 
@@ -71,7 +78,11 @@ def create_app(service: Service, token: TokenCheck, verifier: WebhookVerifier) -
         redoc_url=None,
         description="Runs training jobs and moves them off failing cards.",
     )
-    app.add_middleware(Limits, count=lambda status: service.metrics.requests.labels(status).inc())
+    app.add_middleware(
+        Limits,
+        count=lambda status: service.metrics.requests.labels(status).inc(),
+        pace=Pace(service.settings.requests_per_second, service.settings.requests_burst),
+    )
     app.add_exception_handler(RequestValidationError, _unusable)
     app.add_exception_handler(sqlite3.Error, _unavailable)
     app.include_router(_open_routes(service, verifier))
@@ -118,6 +129,10 @@ def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:
     async def docs() -> HTMLResponse:
         return HTMLResponse(PAGE)
 
+    @router.get("/jobs", response_class=HTMLResponse, include_in_schema=False)
+    async def jobs() -> HTMLResponse:
+        return HTMLResponse(jobs_page.PAGE, headers={"Content-Security-Policy": PAGE_POLICY})
+
     @router.post(
         "/v1/webhooks",
         responses={
@@ -159,10 +174,14 @@ def _open_routes(service: Service, verifier: WebhookVerifier) -> APIRouter:
 def _job_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+    def out(job: Job) -> JobOut:
+        return JobOut.of(job, service.engine.clock_ms())
+
     @router.get("")
     async def list_jobs(limit: Limit = 100) -> list[JobOut]:
         """The newest jobs, newest first."""
-        return [JobOut.of(job) for job in await service.call(views.jobs, service.engine, limit)]
+        found = await service.call(views.jobs, service.engine, limit)
+        return [out(job) for job in found]
 
     @router.post("", status_code=201, responses={409: {"description": "folder or queue taken"}})
     async def submit(request: JobRequest) -> JobOut:
@@ -181,7 +200,7 @@ def _job_routes(service: Service) -> APIRouter:
         result = await service.call(queue)
         if isinstance(result, str):
             raise HTTPException(409, result)
-        return JobOut.of(result)
+        return out(result)
 
     async def find(job_id: str) -> Job:
         job = await service.call(views.job, service.engine, job_id)
@@ -192,13 +211,25 @@ def _job_routes(service: Service) -> APIRouter:
     @router.get("/{job_id}", responses={404: {"description": "no such job"}})
     async def show(job_id: str) -> JobOut:
         """One job."""
-        return JobOut.of(await find(job_id))
+        return out(await find(job_id))
 
     @router.delete("/{job_id}", responses={404: {"description": "no such job"}})
     async def cancel(job_id: str) -> JobOut:
         """Stop a job for good, with a checkpoint. It stays listed; ended jobs are left alone."""
         job = await find(job_id)
-        return JobOut.of(await service.call(service.engine.cancel, job))
+        return out(await service.call(service.engine.cancel, job))
+
+    @router.get(
+        "/{job_id}/logs",
+        response_class=PlainTextResponse,
+        responses={404: {"description": "no such job"}},
+    )
+    async def logs(
+        job_id: str, rank: Annotated[int, Query(ge=0, lt=MAX_WORLD_SIZE)] = 0
+    ) -> PlainTextResponse:
+        """The end of what a process of the job wrote, over all its starts; 64 KiB at most."""
+        await find(job_id)
+        return PlainTextResponse(await service.call(service.engine.log, job_id, rank))
 
     @router.get("/{job_id}/progress", responses={404: {"description": "no such job"}})
     async def progress(
@@ -258,9 +289,11 @@ def make_job(request: JobRequest, state_dir: Path, now_ms: int) -> Job:
         command=tuple(request.command) if request.command else None,
         trainer=request.trainer.model_dump() if request.trainer else None,
         world_size=request.world_size,
-        checkpoint_dir=request.checkpoint_dir or str(folder),
+        checkpoint_dir=normpath(request.checkpoint_dir or str(folder)),  # one spelling a folder
         nodes=tuple(request.constraints.nodes),
         devices=tuple(request.constraints.devices),
         prefer=tuple(request.constraints.prefer),
+        min_world_size=request.constraints.min_world_size,
+        when_full=request.constraints.when_full,
     )
     return Job(id=job_id, spec=spec, created_ms=now_ms)

@@ -26,7 +26,7 @@ def launches(job: Job, job_dir: Path) -> list[Launch]:
             "RIGCANARY_PROGRESS_FILE": str(progress_file),
             "RIGCANARY_GENERATION": str(job.generation),
             "RIGCANARY_RANK": str(rank),
-            "RIGCANARY_WORLD_SIZE": str(job.spec.world_size),
+            "RIGCANARY_WORLD_SIZE": str(len(job.places)),
         }
         if _is_nvidia(place):
             environment["CUDA_VISIBLE_DEVICES"] = place.device or ""
@@ -36,7 +36,7 @@ def launches(job: Job, job_dir: Path) -> list[Launch]:
                 job_dir=job_dir,
                 generation=job.generation,
                 rank=rank,
-                world_size=job.spec.world_size,
+                world_size=len(job.places),
                 place=place,
                 command=job.spec.command or trainer_command(job.spec.trainer or {}),
                 checkpoint_dir=checkpoint_dir,

@@ -18,11 +18,11 @@ from runner.edge.commands import launches
 from runner.edge.metrics import Metrics
 from runner.edge.store import Store
 from runner.edge.tail import read_progress
-from runner.ending import after_exit, kind_of
+from runner.ending import after_exit, kind_of, last_line
 from runner.fleet import Cordon, find_places, healthy_places, node_views, reserved_places
 from runner.job import ACTIVE, ENDED, Job, JobState
 from runner.launchers.base import Launcher, NotStarted, Run
-from runner.migration import Command, Facts, Limits, Migration
+from runner.migration import Command, Facts, Limits, Migration, MigrationState
 from runner.placement import NodeView, Place
 from runner.progress import Point
 from runner.settings import RunnerSettings
@@ -31,6 +31,8 @@ log = logging.getLogger("rigcanary.runner")
 PROGRESS_FLUSH_MS: Final = 1000
 """Progress alone reaches the disk this often; every other change at once."""
 NO_PLACE: Final = "no free place: every card it may use is taken or cordoned"
+LAST_BYTES: Final = 2000
+LOG_BYTES: Final = 64 * 1024
 SHUTDOWN_POLL_SECONDS: Final = 0.05
 
 
@@ -114,12 +116,24 @@ class Engine:
         if migration.done:
             self.migrations.pop(migration.id, None)
             self.metrics.migration_ended(migration)
+            self._send_home(migration)
         else:
             self.migrations[migration.id] = migration
+
+    def _send_home(self, migration: Migration) -> None:
+        """A job whose move was withdrawn while it was ending starts where it was, if it can."""
+        job = self.jobs.get(migration.job or "")
+        touched = job is not None and job.state in {JobState.STOPPING, JobState.QUEUED}
+        if job is not None and touched and migration.state is MigrationState.WITHDRAWN:
+            self._put(replace(job, home=migration.from_places))
 
     def progress(self, job_id: str) -> list[Point]:
         """All points that are kept of a job, oldest first."""
         return [*self.store.progress(job_id), *self._points.get(job_id, [])]
+
+    def log(self, job_id: str, rank: int) -> str:
+        """The end of a process's output, ``LOG_BYTES`` at most."""
+        return self._launcher.log_text(self.job_dir(job_id), rank, LOG_BYTES)
 
     # Rounds
 
@@ -133,7 +147,7 @@ class Engine:
         refused: set[object] = set()
         for job in sorted(self.jobs.values(), key=lambda j: (j.created_ms, j.id)):
             if job.state is JobState.QUEUED and job.not_before_ms <= self.clock_ms():
-                wish = (job.spec.nodes, job.spec.devices, job.spec.world_size)
+                wish = (job.spec.nodes, job.spec.devices, job.spec.fewest)
                 # What found no place this round, the next one like it will not find either.
                 if wish in refused or not self._start(job):
                     refused.add(wish)
@@ -145,13 +159,15 @@ class Engine:
     def shutdown(self) -> None:
         """Ask every process for a checkpoint and wait, bounded, until all are gone.
 
-        The jobs stay open in the database: the next runner goes on with them.
+        Those of a launcher whose processes outlive the runner go on. The jobs stay open in
+        the database: the next runner goes on with them.
         """
-        for runs in self._runs.values():
+        outlives = self._launcher.outlives_runner
+        for runs in self._runs.values() if not outlives else ():
             for run in runs:
                 run.stop()
         deadline = time.monotonic() + self._settings.checkpoint_grace_seconds + 10
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not outlives:
             if all(run.poll() is not None for runs in self._runs.values() for run in runs):
                 break
             time.sleep(SHUTDOWN_POLL_SECONDS)
@@ -160,12 +176,18 @@ class Engine:
         self._flush(everything=True)
 
     def _take_up(self, job: Job) -> None:
-        """A job of an earlier runner: its processes are ending, and it starts again then."""
+        """A job of an earlier runner: its processes are ending, and it starts again then.
+
+        Or they go on, where they outlive a runner; what it was asked for is asked again.
+        """
         self._runs[job.id] = [
             self._launcher.recover(self.job_dir(job.id), job.generation, rank)
-            for rank in range(job.spec.world_size)
+            for rank in range(len(job.places))
         ]
-        if job.state is not JobState.STOPPING:
+        if job.state is JobState.STOPPING:
+            for run in self._runs[job.id]:
+                run.stop()
+        elif not self._launcher.outlives_runner:
             self._put(job.to(JobState.STOPPING))
 
     def _poll(self, job: Job) -> None:
@@ -190,7 +212,7 @@ class Engine:
             ended,
             now,
             jitter=self._random.random(),
-            last_output=self._launcher.log_tail(self.job_dir(job.id), 0),
+            last_output=last_line(self._launcher.log_text(self.job_dir(job.id), 0, LAST_BYTES)),
         )
         log.info(
             "job %s (%s): %s%s",
@@ -219,6 +241,7 @@ class Engine:
                 best_step=max(job.best_step, last.step),
                 reported_generation=job.generation,
                 failures=0 if last.step > job.best_step else job.failures,
+                account=job.account.add(points),
             )
         self.jobs[job.id] = job
         return job
@@ -255,6 +278,7 @@ class Engine:
             free_places=self._find_places(job, healthy_places(job, migration)),
             clean=job.exit_code == 0,
             progressed=job.going(now, self._settle_ms()),
+            queues=job.spec.when_full == "queue",
         )
 
     def _find_places(self, job: Job, first: Sequence[str]) -> tuple[Place, ...] | None:
@@ -262,13 +286,16 @@ class Engine:
 
     def _start(self, job: Job) -> bool:
         """Start a queued job; False when there is no place for it."""
-        places = self._find_places(job, reserved_places(job, self.migrations.values()))
+        home = [str(place) for place in job.home]
+        reserved = reserved_places(job, self.migrations.values())
+        places = self._find_places(job, [*home, *reserved])
         if places is None:
             return False
         now = self.clock_ms()
         job = job.to(
             JobState.STARTING,
             places=places,
+            home=(),
             generation=job.generation + 1,
             progress_offset=0,
             started_ms=job.started_ms or now,

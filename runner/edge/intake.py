@@ -19,6 +19,7 @@ from runner.edge.messages import (
     MigrationRequested,
     MigrationWithdrawn,
     Notification,
+    Quarantined,
     Subject,
     WebhookBody,
 )
@@ -32,6 +33,8 @@ from runner.times import from_rfc3339
 M = TypeVar("M", bound=BaseModel)
 ALERT_CAUSE: Final = "threshold"
 """An alert rule is a threshold that somebody else watches."""
+MANUAL_CAUSE: Final = "manual"
+"""A person quarantined the card; the sender asks for no move of its own then."""
 WITHOUT_EFFECT: Final = frozenset({"test.ping", "breaker.opened", "breaker.closed"})
 TYPES: Final = WITHOUT_EFFECT | {
     "migration.requested",
@@ -70,6 +73,8 @@ class Intake:
             data = _check(MigrationRequested, body)
         elif body.type == "migration.withdrawn":
             data = _check(MigrationWithdrawn, body)
+        elif body.type == "device.quarantined":
+            data = _check(Quarantined, body)
         elif body.type not in WITHOUT_EFFECT:
             data = _check(Subject, body)
         changed: list[Migration] = []
@@ -123,9 +128,21 @@ class Intake:
         if kind == "device.quarantined":
             reason = data.reason or "quarantined"
             self._store.cordon(Cordon(node, data.device, "quarantine", reason, now), sent_ms)
-            return []
+            by = data.by if isinstance(data, Quarantined) else None
+            return self._by_hand(node, data, sent_ms) if by and data.device else []
         self._store.release_sent(node, data.device, sent_ms)
         return self._withdraw_open(node, data.device)
+
+    def _by_hand(self, node: str, data: Subject, sent_ms: int) -> list[Migration]:
+        """What a person closes is left, too: once for each time that somebody says so.
+
+        A card that its episode has already asked to be left may have been kept on by a
+        withdrawal; the person's word is a request of its own then.
+        """
+        episode_id = data.episode_id or f"by-hand-{sent_ms}"
+        if self._store.migrations_of(node, data.device, episode_id):
+            episode_id = f"{episode_id}+{sent_ms}"
+        return self._request(node, data.device, episode_id, MANUAL_CAUSE, "webhook", sent_ms)
 
     def _request(
         self,

@@ -16,7 +16,10 @@ class Constraints(BaseModel):
     """Where a job may run. Empty lists do not limit.
 
     ``devices`` and ``prefer`` take card names (``GPU-…`` or ``NODE/GPU-…``), ``prefer`` node
-    names too. Naming a node that the runner does not know makes it known.
+    names too. Naming a node that the runner does not know makes it known. Where there is no
+    room, the job starts with as few as ``min_world_size`` processes (null: all or none), and
+    leaving a card with nowhere to go it keeps running there (``stay``) or writes a checkpoint
+    and waits (``queue``).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -24,6 +27,8 @@ class Constraints(BaseModel):
     nodes: list[Text] = Field(default=[], max_length=4096)
     devices: list[Text] = Field(default=[], max_length=4096)
     prefer: list[Text] = Field(default=[], max_length=4096)
+    min_world_size: int | None = Field(default=None, ge=1, le=MAX_WORLD_SIZE)
+    when_full: Literal["stay", "queue"] = "stay"
 
     @field_validator("nodes")
     @classmethod
@@ -61,6 +66,9 @@ class JobRequest(BaseModel):
     def _one_of(self) -> "JobRequest":
         if (self.command is None) == (self.trainer is None):
             raise ValueError("give either command or trainer")
+        fewest = self.constraints.min_world_size
+        if fewest is not None and fewest > self.world_size:
+            raise ValueError("constraints.min_world_size is more than world_size")
         if self.trainer is not None and self.world_size != 1:
             raise ValueError("the built-in trainer runs with world_size 1 in this version")
         if any("\0" in part for part in self.command or []) or (
@@ -110,6 +118,12 @@ class MigrationRequested(Subject):
         if self.device is None and self.cause != "node_lost":
             raise ValueError(f"device is needed for cause {self.cause}")
         return self
+
+
+class Quarantined(Subject):
+    """``data`` of ``device.quarantined``; ``by`` names the person who said so, if one did."""
+
+    by: str | None = Field(default=None, max_length=256)
 
 
 class MigrationWithdrawn(Subject):

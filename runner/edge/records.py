@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from runner.account import account_from
 from runner.job import Job, JobSpec, JobState
 from runner.migration import Migration, MigrationState, Step
 from runner.placement import Place
@@ -24,6 +25,9 @@ def job_from_json(text: str) -> Job:
             spec[key] = tuple(spec[key])
     value["state"] = JobState(value["state"])
     value["places"] = _places(value["places"])
+    value["home"] = _places(value.get("home", []))
+    if "account" in value:  # not in what older versions wrote
+        value["account"] = account_from(value["account"])
     return Job(spec=JobSpec(**spec), **value)
 
 

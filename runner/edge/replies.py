@@ -31,6 +31,10 @@ class JobOut(BaseModel):
     step: int | None
     loss: float | None
     progress_at: str | None
+    steps_per_second: float | None
+    """Of the present start, over all its reports."""
+    goodput: float | None
+    """Share (0–1) of the wall time since the first start that went into steps which were kept."""
     generation: int
     places: list[PlaceOut]
     command: list[str] | None
@@ -45,8 +49,10 @@ class JobOut(BaseModel):
     error: str | None
 
     @classmethod
-    def of(cls, job: Job) -> "JobOut":
+    def of(cls, job: Job, now_ms: int) -> "JobOut":
         first = job.places[0] if job.places else None
+        speed = job.account.steps_per_second(job.generation)
+        goodput = job.account.goodput(job.started_ms, job.ended_ms or now_ms)
         spec = job.spec
         return cls(
             id=job.id,
@@ -57,6 +63,8 @@ class JobOut(BaseModel):
             step=job.step,
             loss=job.loss,
             progress_at=to_rfc3339(job.progress_ms),
+            steps_per_second=None if speed is None else round(speed, 4),
+            goodput=None if goodput is None else round(goodput, 4),
             generation=job.generation,
             places=_places(job.places),
             command=list(spec.command) if spec.command else None,
@@ -64,7 +72,11 @@ class JobOut(BaseModel):
             world_size=spec.world_size,
             checkpoint_dir=spec.checkpoint_dir,
             constraints=Constraints(
-                nodes=list(spec.nodes), devices=list(spec.devices), prefer=list(spec.prefer)
+                nodes=list(spec.nodes),
+                devices=list(spec.devices),
+                prefer=list(spec.prefer),
+                min_world_size=spec.min_world_size,
+                when_full="queue" if spec.when_full == "queue" else "stay",
             ),
             created_at=to_rfc3339(job.created_ms) or "",
             started_at=to_rfc3339(job.started_ms),

@@ -16,7 +16,7 @@ from runner.edge.engine import Engine
 from runner.edge.intake import Intake
 from runner.edge.metrics import Metrics
 from runner.edge.store import Store
-from runner.launchers.local import LocalLauncher
+from runner.launchers.choose import make_launcher
 from runner.settings import RunnerSettings
 
 log = logging.getLogger("rigcanary.runner")
@@ -96,7 +96,7 @@ class Service:
     def _open(self) -> None:
         self._lock = take_state(self.settings.state_dir)
         store = Store(self.settings.state_dir / DATABASE_FILE)
-        launcher = LocalLauncher(self.settings.checkpoint_grace_seconds)
+        launcher = make_launcher(self.settings)
         self._engine = Engine(
             self.settings, store, launcher, self.metrics, lambda: time.time_ns() // 1_000_000
         )

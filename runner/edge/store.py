@@ -40,6 +40,13 @@ MIGRATIONS: Final[tuple[str, ...]] = (
                            step INTEGER NOT NULL, loss REAL, node TEXT, device TEXT,
                            generation INTEGER NOT NULL, PRIMARY KEY (job, seq)) WITHOUT ROWID;
     """,
+    # What is forgotten by age is found without reading all of it, at each webhook and alert.
+    """
+    CREATE INDEX webhooks_by_age ON webhooks (received_ms);
+    CREATE INDEX alerts_by_age ON alerts (received_ms);
+    CREATE INDEX jobs_by_age ON jobs (created_ms);
+    CREATE INDEX migrations_by_age ON migrations (requested_ms);
+    """,
 )
 """Numbered schema changes: entry i takes a database from version i to i + 1. Append only."""
 
@@ -50,20 +57,26 @@ KEEP_WEBHOOK_IDS_MS: Final = 3 * 86_400_000
 KEEP_ALERTS_MS: Final = 30 * 86_400_000
 
 
+def _unusable(path: Path, error: sqlite3.Error) -> RigcanaryError:
+    return RigcanaryError(f"{path}: cannot use it as the runner's database: {error}")
+
+
 class Store:
     """All statements of the runner. Lives in the thread that made it."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
+        try:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA busy_timeout=5000")
             self._migrate(path)
-        except sqlite3.DatabaseError as error:
-            raise RigcanaryError(
-                f"{path}: cannot use it as the runner's database: {error}"
-            ) from error
+        except sqlite3.Error as error:
+            self._db.close()  # with what an upgrade had begun
+            raise _unusable(path, error) from error
 
     def _migrate(self, path: Path) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()

@@ -27,11 +27,12 @@ MAX_KILLS: Final = 3
 """Attempts to end what does not end, STUCK_SECONDS apart, before it is given up."""
 PRIVATE_PREFIX: Final = "RIGCANARY_RUNNER_"
 """The runner's own settings, secrets among them, which are no business of a job."""
-LOG_TAIL_BYTES: Final = 2000
 
 
 class LocalLauncher:
     """Starts processes on this machine. ``grace_seconds``: from SIGTERM to SIGKILL."""
+
+    outlives_runner = False
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
@@ -76,15 +77,14 @@ class LocalLauncher:
         """What an earlier runner may have started: its guard is already stopping it."""
         return LocalRun(job_dir, generation, rank, self._grace_seconds, None)
 
-    def log_tail(self, job_dir: Path, rank: int) -> str:
-        """The last line of the process's output, at most 300 characters."""
+    def log_text(self, job_dir: Path, rank: int, limit_bytes: int) -> str:
+        """The end of the rank's log; empty where it has none."""
         try:
             with (job_dir / f"log-{rank}").open("rb") as file:
-                file.seek(max(file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES, 0))
-                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+                file.seek(max(file.seek(0, os.SEEK_END) - limit_bytes, 0))
+                return file.read(limit_bytes).decode("utf-8", "replace")
         except OSError:
             return ""
-        return lines[-1][-300:] if lines else ""
 
 
 class LocalRun:

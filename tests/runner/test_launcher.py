@@ -6,14 +6,18 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from contract.errors import ConfigError
 from runner.launchers.base import Exit, Launch
+from runner.launchers.choose import make_launcher
 from runner.launchers.guard import LOG_BYTES, Log
 from runner.launchers.local import LocalLauncher, LocalRun, forget_old, lock_is_free
 from runner.placement import Place
+from runner.settings import RunnerSettings
 
 WAITS = "import os, time; open(os.environ['READY'], 'w'); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
@@ -68,8 +72,8 @@ def test_an_end_of_its_own(start: Any, helpers: Any, code: str, returncode: int)
 
 def test_output_is_kept_for_the_message(start: Any, helpers: Any, tmp_path: Path) -> None:
     helpers.wait_for(start("print('one'); print('two')").poll)
-    assert LocalLauncher(1).log_tail(tmp_path, 0) == "two"
-    assert LocalLauncher(1).log_tail(tmp_path, 1) == ""
+    assert LocalLauncher(1).log_text(tmp_path, 0, 4) == "two\n"
+    assert LocalLauncher(1).log_text(tmp_path, 1, 100) == ""
 
 
 def test_the_log_is_bounded(tmp_path: Path) -> None:
@@ -170,3 +174,23 @@ def test_old_files_are_forgotten(tmp_path: Path) -> None:
     forget_old(tmp_path, 6)
     assert sorted(p.name for p in tmp_path.glob("exit*")) == ["exit-4-0.json", "exit-5-0.json"]
     assert len(list(tmp_path.glob("progress*"))) == 2
+
+
+def test_another_launcher_is_named_by_its_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settings(launcher: str) -> RunnerSettings:
+        return RunnerSettings(state_dir=tmp_path, launcher=launcher)
+
+    assert isinstance(make_launcher(settings("local")), LocalLauncher)
+    module = ModuleType("their_launcher")
+    vars(module)["make"] = lambda s: LocalLauncher(s.checkpoint_grace_seconds)
+    monkeypatch.setitem(sys.modules, "their_launcher", module)
+    assert not make_launcher(settings("their_launcher:make")).outlives_runner
+    for wrong, message in [
+        ("slurm", "is not known; write local or package.module:factory"),
+        ("no.such:thing", "is it installed"),
+        ("runner.launchers.local:nothing", "is it installed"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            make_launcher(settings(wrong))

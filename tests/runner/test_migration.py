@@ -65,6 +65,7 @@ FACTS = st.builds(
     free_places=st.sampled_from([None, (NEW,)]),
     progressed=st.booleans(),
     clean=st.booleans(),
+    queues=st.booleans(),
 )
 
 
@@ -145,12 +146,26 @@ def test_a_job_that_ends_meanwhile_needs_no_move() -> None:
     assert (done.state, outcomes(done)["confirm"]) == (MigrationState.COMPLETED, "skipped")
 
 
-def test_withdrawn_only_while_the_job_is_untouched() -> None:
+def test_withdrawn_until_the_job_runs_elsewhere() -> None:
     full = replace(RUNNING, free_places=None)
     waiting, _ = drive(REQUEST, full)
     assert withdraw(waiting, 9).state is MigrationState.WITHDRAWN
-    under_way, _ = drive(REQUEST, RUNNING)
-    assert withdraw(under_way, 9) is under_way
+    ending, _ = drive(REQUEST, RUNNING)
+    taken_back = withdraw(ending, 9)
+    assert (taken_back.state, outcomes(taken_back)["confirm"]) == ("withdrawn", "skipped")
+    elsewhere, _ = drive(REQUEST, RUNNING, QUEUED, MOVED)
+    assert withdraw(elsewhere, 9) is elsewhere
+
+
+def test_nowhere_to_go_queues_a_job_that_wants_it() -> None:
+    full = replace(RUNNING, free_places=None, queues=True)
+    queued = replace(QUEUED, free_places=None, queues=True)
+    waiting, commands = drive(REQUEST, full, queued, queued)
+    assert commands[0] is Command.STOP
+    assert waiting.state is MigrationState.STARTING
+    assert outcomes(waiting)["place"] == "skipped"
+    done, _ = drive(waiting, MOVED, replace(MOVED, progressed=True))
+    assert (done.state, done.to_places) == (MigrationState.COMPLETED, (NEW,))
 
 
 @given(st.sampled_from(CAUSES), st.lists(FACTS, max_size=12))

@@ -277,3 +277,18 @@ class TestAlerts:
     def test_a_card_known_from_a_running_job(self) -> None:
         target = find_target({"device": "card"}, VIEW, [Place("rig2", "card")])
         assert (target.node, target.device) == ("rig2", "card")
+
+
+def test_a_machine_that_refuses_is_asked_again_and_a_command_that_ran_too() -> None:
+    spec = JobSpec("job", ("x",), None, 1, "/c")
+    new = Job("job-1", spec, 0, JobState.STARTING, generation=1)
+    missing = Exit(None, asked=False, error="cannot start 'x': not found")
+    refused = Exit(None, asked=False, error="no memory", refused=True)
+
+    def state(job: Job, end: Exit) -> JobState:
+        return after_exit(job, [end], 0, jitter=0.5, last_output="").state
+
+    assert state(new, missing) is JobState.FAILED
+    assert state(new, refused) is JobState.QUEUED
+    assert state(replace(new, reported_generation=1, generation=2), missing) is JobState.QUEUED
+    assert state(replace(new, failures=4), refused) is JobState.FAILED

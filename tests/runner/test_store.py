@@ -1,12 +1,13 @@
 """The database: what is kept, how it is bounded, what is refused."""
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from contract.errors import RigcanaryError
-from runner.edge.store import KEEP_WEBHOOK_IDS_MS, MAX_POINTS, Store
+from runner.edge.store import KEEP_WEBHOOK_IDS_MS, MAX_POINTS, MIGRATIONS, Store
 from runner.fleet import Cordon
 from runner.job import Job, JobSpec, JobState
 from runner.migration import Migration, MigrationState, Step
@@ -137,3 +138,48 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
     database.close()
     with pytest.raises(RigcanaryError, match="newer rigcanary"):
         Store(path)
+
+
+def test_a_database_of_the_first_schema_is_taken_over(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.executescript(f"BEGIN;{MIGRATIONS[0]}PRAGMA user_version=1;COMMIT;")
+    spec = {
+        "name": "job", "command": ["true"], "trainer": None, "world_size": 1,
+        "checkpoint_dir": "/tmp/x", "nodes": [], "devices": [], "prefer": ["b"],
+    }  # fmt: skip
+    old = {
+        "id": "job-1", "spec": spec, "created_ms": 5, "state": "running", "cancelled": False,
+        "places": [{"node": "a", "device": None}], "generation": 3, "failures": 0,
+        "not_before_ms": 0, "started_ms": 6, "launched_ms": 7, "ended_ms": None, "step": 7,
+        "loss": 0.25, "progress_ms": 8, "best_step": 7, "reported_generation": 3,
+        "progress_offset": 0, "error": None, "exit_code": None,
+    }  # fmt: skip
+    database.execute("INSERT INTO jobs VALUES ('job-1', 5, 'running', ?)", (json.dumps(old),))
+    database.execute("INSERT INTO webhooks VALUES ('w', 'test.ping', 1)")
+    database.commit()
+    database.close()
+    store = Store(path)
+    (job,) = store.open_jobs()
+    assert (job.step, job.spec.fewest, job.spec.when_full) == (7, 1, "stay")
+    assert job.account.kept_ms == 0
+    assert not store.saw_webhook("w", "test.ping", 2), "ids are remembered over the upgrade"
+    store.save_job(job)
+    assert store.open_jobs() == [job]
+    store.close()
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    plan = database.execute("EXPLAIN QUERY PLAN DELETE FROM webhooks WHERE received_ms < 1")
+    assert "webhooks_by_age" in str(plan.fetchall())
+    database.close()
+
+
+def test_an_upgrade_that_is_cut_off_is_done_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(path).close()
+    broken = (*MIGRATIONS, "CREATE TABLE half (x); THIS IS NO SQL;")
+    monkeypatch.setattr("runner.edge.store.MIGRATIONS", broken)
+    with pytest.raises(RigcanaryError, match="cannot use it"):
+        Store(path)
+    monkeypatch.setattr("runner.edge.store.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE half (x);"))
+    Store(path).close()
