@@ -45,15 +45,27 @@ class Program:
         return self.loss(labels, self.model(inputs, training=True))
 
 
+def check_name(name: str) -> tuple[str, str]:
+    """File or module, and function; imports nothing, so that it can be asked before a start.
+
+    Raises:
+        ProgramError: when the form is wrong or the file is not there.
+    """
+    where, colon, function = name.rpartition(":")
+    if not colon or not function:
+        raise ProgramError(f"{name!r} is not FILE.py:FUNCTION or MODULE:FUNCTION")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise ProgramError(f"{Path(where).resolve()} is not there")
+    return where, function
+
+
 def load_module(name: str) -> tuple[ModuleType, str]:
     """The module of ``path/to/file.py:function`` or ``package.module:function``, and the function.
 
     Raises:
         ProgramError: when there is none.
     """
-    where, colon, function = name.rpartition(":")
-    if not colon or not function:
-        raise ProgramError(f"{name!r} is not FILE.py:FUNCTION or MODULE:FUNCTION")
+    where, function = check_name(name)
     if not where.endswith(".py"):
         try:
             module = importlib.import_module(where)
@@ -61,8 +73,6 @@ def load_module(name: str) -> tuple[ModuleType, str]:
             raise ProgramError(f"{name}: {error}") from error
     else:
         path = Path(where).resolve()
-        if not path.is_file():
-            raise ProgramError(f"{path} is not there")
         spec = importlib.util.spec_from_file_location(f"rigcanary_program_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise ProgramError(f"{path} is no Python file")

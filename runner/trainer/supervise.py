@@ -27,6 +27,7 @@ from runner.trainer.crew import Standby, StandbyFailed, Worker, free_addresses
 from runner.trainer.generation import Ended, Generation
 from runner.trainer.manager import CheckpointManager, Committed
 from runner.trainer.plan import Assignment, RunSettings
+from runner.trainer.program import ProgramError, check_name
 from runner.trainer.rules import batch_sizes
 
 log = logging.getLogger("rigcanary.trainer")
@@ -312,6 +313,10 @@ def main(argv: list[str]) -> int:
         settings = RunSettings.model_validate(values)
     except (ValidationError, ValueError, TypeError) as error:
         parser.error(f"--settings: {error}")
+    try:
+        check_name(arguments.program)
+    except ProgramError as error:
+        parser.error(str(error))
     folder = arguments.checkpoint_dir or os.environ.get("RIGCANARY_CHECKPOINT_DIR")
     if not folder:
         parser.error("give --checkpoint-dir, or RIGCANARY_CHECKPOINT_DIR")
