@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from contract.errors import ConfigError, RigcanaryError
 from rigcanary.commands import jobs as command
@@ -34,7 +35,7 @@ def test_the_command_from_submit_to_cancel(
     }  # fmt: skip
     description = tmp_path / "job.json"
     description.write_text(json.dumps(body))
-    with description.open() as file:
+    with typer.FileText(description.open("rb"), encoding="utf-8") as file:
         command.submit(file, runner.url, token_file)
     job = {"id": capsys.readouterr().out.strip()}
     runner.wait_job(job, "running")
