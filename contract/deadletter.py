@@ -18,6 +18,7 @@ REASONS: Final[dict[str, str]] = {
     "late": "the sample came after the ten minutes that late samples are allowed",
     "too-many-messages": "more messages of one node in one minute than are accepted",
     "too-many-names": "more nodes, or more devices of a node, than are remembered",
+    "refused": "InfluxDB refuses a point for good; the payload is its line, never sent again",
     "record": 'a Kafka record is not {"messages": […]}',
 }
 MAX_PAYLOAD_BYTES: Final = 256 * 1024

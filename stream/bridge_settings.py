@@ -4,32 +4,15 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from stream.kafka_settings import KafkaSettings, split_address
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``HOST:PORT`` (``[::1]:1883`` for IPv6).
-
-    Raises:
-        ValueError: when it is not a host and a port of 1 to 65535.
-    """
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit():
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    if not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r}: the port must be 1 to 65535")
-    return host, int(port)
+__all__ = ["BridgeSettings", "default_client_id", "split_address"]
 
 
 def _address(value: str) -> str:
     split_address(value)
-    return value
-
-
-def _addresses(value: str) -> str:
-    for address in value.split(","):
-        split_address(address.strip())
     return value
 
 
@@ -38,17 +21,11 @@ def default_client_id() -> str:
     return f"rigcanary-bridge-{socket.gethostname()}"[:64]
 
 
-class BridgeSettings(BaseModel):
+class BridgeSettings(KafkaSettings):
     """What ``rigcanary bridge`` can be told."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mqtt: Annotated[str, AfterValidator(_address)] = "127.0.0.1:1883"
     """MQTT broker, HOST:PORT."""
-    kafka: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
-    """Kafka bootstrap servers, HOST:PORT[,HOST:PORT…]."""
-    profile: Literal["kafka", "embedded"] = "kafka"
-    """``embedded``: one record a batch, since Tansu's end offsets are wrong after larger ones."""
 
     client_id: str = Field(default_factory=default_client_id, min_length=1, max_length=64)
     """MQTT client id: the broker keeps this bridge's unacknowledged messages under it."""
@@ -66,17 +43,7 @@ class BridgeSettings(BaseModel):
     mqtt_key_file: Path | None = None
     mqtt_keepalive_seconds: int = Field(default=30, ge=5, le=3600)
 
-    kafka_security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    kafka_username: str | None = None
-    kafka_password: SecretStr | None = None
-    kafka_ca_file: Path | None = None
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
-
-    partitions: int = Field(default=4, ge=1, le=10_000)
-    """Of topics that are absent at start and are then created."""
-    replication_factor: int | None = Field(default=None, ge=1, le=32)
-    """Of topics that are created; the default is 3, or the number of brokers if fewer."""
 
     linger_ms: float = Field(default=100, ge=0, le=5_000)
     """Messages of one partition that arrive within this become one Kafka record."""
@@ -105,7 +72,4 @@ class BridgeSettings(BaseModel):
     def _pairs(self) -> Self:
         if (self.mqtt_cert_file is None) != (self.mqtt_key_file is None):
             raise ValueError("mqtt_cert_file and mqtt_key_file go together")
-        login = (self.kafka_username, self.kafka_password)
-        if self.kafka_security.startswith("sasl") and None in login:
-            raise ValueError("kafka_security sasl_… needs kafka_username and kafka_password")
         return self

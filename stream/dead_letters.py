@@ -50,8 +50,8 @@ class Letter:
 
     @property
     def whole(self) -> bool:
-        """Whether all of its bytes were kept."""
-        return 0 < len(self.payload) < MAX_DEAD_BYTES
+        """Whether all of its bytes were kept, as they came: a refused point is no message."""
+        return self.reason != "refused" and 0 < len(self.payload) < MAX_DEAD_BYTES
 
     def record(self) -> bytes:
         """The value to write to the Kafka topic that it came from."""

@@ -1,18 +1,12 @@
 """Settings of the worker (contracts section 10)."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from stream.bridge_settings import split_address
+from stream.kafka_settings import KafkaSettings
 from stream.receivers import Receiver, check_unique
-
-
-def _addresses(value: str) -> str:
-    for address in value.split(","):
-        split_address(address.strip())
-    return value
 
 
 class LimitSettings(BaseModel):
@@ -24,26 +18,9 @@ class LimitSettings(BaseModel):
     ripple_volts: float = Field(default=0.30, gt=0, le=10)
 
 
-class InfluxSettings(BaseModel):
-    """Where InfluxDB 2 is, when history goes there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str
-    org: str = "rigcanary"
-    bucket: str = "rigcanary"
-    token: SecretStr
-
-
-class WorkerSettings(BaseModel):
+class WorkerSettings(KafkaSettings):
     """What ``rigcanary worker`` can be told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kafka: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
-    """Kafka bootstrap servers, HOST:PORT[,HOST:PORT…]."""
-    profile: Literal["kafka", "embedded"] = "kafka"
-    """``embedded``: what the embedded broker (Tansu) needs; see docs/decisions."""
     app_id: str = Field(default="rigcanary-worker", pattern=r"^[A-Za-z0-9._-]{1,64}$")
     """Consumer group; workers with the same id share the load."""
     instance: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,64}$")
@@ -51,9 +28,6 @@ class WorkerSettings(BaseModel):
     partitions back at once. Two running workers must not share it."""
     state: Path | None = None
     """Folder for the history and for this worker's files; without it no history is kept."""
-    partitions: int = Field(default=4, ge=1, le=10_000)
-    """Of topics that are absent at start and are then created."""
-    replication_factor: int | None = Field(default=None, ge=1, le=32)
     session_seconds: float = Field(default=10.0, ge=6.0, le=300.0)
     """How long the group waits for a dead worker before others take over its partitions."""
     web_host: str = "127.0.0.1"
@@ -72,6 +46,12 @@ class WorkerSettings(BaseModel):
     limits: LimitSettings = LimitSettings()
     """Limits for every card, whatever its model; the policy has one for each."""
     receivers: Annotated[tuple[Receiver, ...], AfterValidator(check_unique)] = ()
-    influx: InfluxSettings | None = None
     score_batch: int = Field(default=1_024, ge=16, le=16_384)
     """Windows scored in one call."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _influx_moved(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "influx" in values:
+            raise ValueError("influx is a setting of `rigcanary influx-sink` now; move it there")
+        return values

@@ -46,8 +46,18 @@ CHANGELOG_CONFIG: Final[dict[str, str]] = {
 }
 
 
-def topic_config(name: str) -> dict[str, str]:
-    """Kafka's own settings of one of our topics, as ``CreateTopics`` takes them."""
+def changelog_config(min_insync: int | None = None) -> dict[str, str]:
+    """Kafka's own settings of a table's changelog; ``min_insync`` as in :func:`topic_config`."""
+    if min_insync is None:
+        return CHANGELOG_CONFIG
+    return {**CHANGELOG_CONFIG, "min.insync.replicas": str(min_insync)}
+
+
+def topic_config(name: str, min_insync: int | None = None) -> dict[str, str]:
+    """Kafka's own settings of one of our topics, as ``CreateTopics`` takes them.
+
+    ``min_insync`` is how many replicas must have a record; None leaves it to the brokers.
+    """
     retention_ms = RETENTION_MS[name]
     # Only whole segments are deleted, and by default one spans a week: a topic that is small
     # would keep its telemetry that long.
@@ -58,4 +68,6 @@ def topic_config(name: str) -> dict[str, str]:
     }
     if name in (MINUTES, RISKS):
         config["max.message.bytes"] = str(MAX_RECORD_BYTES)
+    if min_insync is not None:
+        config["min.insync.replicas"] = str(min_insync)
     return config

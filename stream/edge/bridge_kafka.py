@@ -94,7 +94,9 @@ class KafkaOutlet:
         try:
             await admin.start()
             s = self._settings
-            absent = await ensure_topics(admin, s.partitions, s.replication_factor)
+            absent = await ensure_topics(
+                admin, s.partitions, s.replication_factor, min_insync=s.min_insync_replicas
+            )
             if absent:
                 log.info("Kafka: created %s", ", ".join(absent))
         finally:

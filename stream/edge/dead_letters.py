@@ -172,7 +172,13 @@ class _Out:
         admin = AIOKafkaAdminClient(**self._options)
         try:
             await admin.start()
-            await ensure_topics(admin, 1, self._settings.replication_factor, [RESENT])
+            await ensure_topics(
+                admin,
+                1,
+                self._settings.replication_factor,
+                [RESENT],
+                min_insync=self._settings.min_insync_replicas,
+            )
         except (KafkaError, OSError) as error:
             raise RigcanaryError(f"{where}: {error}") from error
         finally:

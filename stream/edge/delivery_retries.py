@@ -27,13 +27,17 @@ RECONNECT_SECONDS: Final = 30.0
 class Retries:
     """Hands every open retry to ``act`` once; one that answers False is asked again later.
 
-    ``ready()`` says whether the owner can take retries now.
+    ``kafka`` are the options of every aiokafka client; ``ready()`` says whether the owner can
+    take retries now.
     """
 
     def __init__(
-        self, kafka: str, act: Callable[[Stored], Awaitable[bool]], ready: Callable[[], bool]
+        self,
+        kafka: dict[str, Any],
+        act: Callable[[Stored], Awaitable[bool]],
+        ready: Callable[[], bool],
     ) -> None:
-        self._servers = [address.strip() for address in kafka.split(",")]
+        self._kafka = kafka
         self._act = act
         self._ready = ready
         self._letters = DeadLetters()
@@ -43,7 +47,7 @@ class Retries:
         """Follow the topic until ``stopped()``; Kafka's absence is waited out."""
         while not stopped():
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._servers,
+                **self._kafka,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
             )

@@ -3,6 +3,9 @@
 import tempfile
 from typing import Any
 
+import faust
+
+from stream.edge.kafka_connection import tls_context
 from stream.settings import WorkerSettings
 from stream.topic_settings import MAX_RECORD_BYTES
 
@@ -28,6 +31,9 @@ def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
         "worker_redirect_stdouts": False,
         "producer_max_request_size": MAX_RECORD_BYTES,
     }
+    credentials = _credentials(settings)
+    if credentials is not None:
+        common["broker_credentials"] = credentials
     if settings.instance is not None:
         common["consumer_group_instance_id"] = f"{settings.app_id}-{settings.instance}"
     if settings.profile == "embedded":
@@ -35,3 +41,16 @@ def faust_settings(settings: WorkerSettings, partitions: int) -> dict[str, Any]:
         # standbys reads everything again.
         common |= {"producer_max_batch_size": 1, "table_standby_replicas": 0}
     return common
+
+
+def _credentials(settings: WorkerSettings) -> Any:
+    """Login and TLS as Faust takes them; None for plain text without a login."""
+    context = tls_context(settings)
+    if settings.kafka_security.startswith("sasl") and settings.kafka_password is not None:
+        return faust.SASLCredentials(
+            username=settings.kafka_username,
+            password=settings.kafka_password.get_secret_value(),
+            ssl_context=context,
+            mechanism=settings.kafka_sasl_mechanism,
+        )
+    return faust.SSLCredentials(context) if context is not None else None

@@ -11,8 +11,9 @@ from aiokafka.errors import KafkaError
 from contract.errors import ConfigError, RigcanaryError
 from contract.topics import COMMANDS, EVENTS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
+from stream.edge.kafka_connection import connection_options
 from stream.edge.shared import History, Predictor
-from stream.edge.topics import ensure_topics
+from stream.edge.topics import ensure_topics, replicas
 from stream.edge.worker import Worker
 from stream.settings import WorkerSettings
 
@@ -21,8 +22,10 @@ log = logging.getLogger("rigcanary.worker")
 CONNECT_ATTEMPTS = 8
 
 
-async def prepare_topics(settings: WorkerSettings) -> int:
-    """Create the topics that are absent; return the number of partitions of telemetry.
+async def prepare_topics(settings: WorkerSettings) -> tuple[int, int]:
+    """Create the topics that are absent.
+
+    Returns the number of partitions of telemetry, and of replicas for the tables' changelogs.
 
     Raises:
         RigcanaryError: when Kafka cannot be reached.
@@ -41,15 +44,21 @@ async def prepare_topics(settings: WorkerSettings) -> int:
     raise AssertionError("unreachable")
 
 
-async def _prepare_topics(settings: WorkerSettings) -> int:
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
+async def _prepare_topics(settings: WorkerSettings) -> tuple[int, int]:
+    admin = AIOKafkaAdminClient(**connection_options(settings))
     try:
         await admin.start()
-        await ensure_topics(admin, settings.partitions, settings.replication_factor)
+        await ensure_topics(
+            admin,
+            settings.partitions,
+            settings.replication_factor,
+            min_insync=settings.min_insync_replicas,
+        )
         found = {
             topic["topic"]: len(topic["partitions"])
             for topic in await admin.describe_topics([TELEMETRY, EVENTS, COMMANDS])
         }
+        copies = await replicas(admin, settings.replication_factor)
     finally:
         await admin.close()
     counts = {name: found.get(name) for name in (TELEMETRY, EVENTS, COMMANDS)}
@@ -58,7 +67,7 @@ async def _prepare_topics(settings: WorkerSettings) -> int:
             f"Kafka topics {', '.join(counts)} must have the same number of partitions, "
             f"they have {', '.join(map(str, counts.values()))}; recreate those that differ"
         )
-    return found[TELEMETRY]
+    return found[TELEMETRY], copies
 
 
 def _load(model: str) -> Predictor:
@@ -76,21 +85,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _histories(settings: WorkerSettings) -> list[History]:
-    histories: list[History] = []
-    if settings.state is None and settings.influx is None:
-        return histories
-    # pyarrow and influxdb-client cost a second of start and 60 MB: only where they are used.
-    from stream.edge.history import InfluxHistory, ParquetHistory
+    if settings.state is None:
+        return []
+    # pyarrow costs a second of start and 60 MB: only where it is used.
+    from stream.edge.history_parquet import ParquetHistory
 
-    if settings.state is not None:
-        histories.append(ParquetHistory(Path(settings.state) / "history"))
-    if settings.influx is not None:
-        influx = settings.influx
-        spool = settings.state / "influx-spool" if settings.state is not None else None
-        histories.append(
-            InfluxHistory(influx.url, influx.org, influx.bucket, influx.token, spool=spool)
-        )
-    return histories
+    return [ParquetHistory(Path(settings.state) / "history")]
 
 
 def run(settings: WorkerSettings) -> int:
@@ -103,7 +103,8 @@ def run(settings: WorkerSettings) -> int:
     predictor = _load(settings.model)
     if settings.state is not None:
         _make_folder(settings.state)
-    partitions = asyncio.run(prepare_topics(settings))
+    partitions, copies = asyncio.run(prepare_topics(settings))
+    settings = settings.model_copy(update={"replication_factor": copies})
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(settings, partitions, predictor, _histories(settings))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from contract.minute import MINUTE_MS
-from stream.topic_settings import CHANGELOG_CONFIG
+from stream.topic_settings import changelog_config
 from stream.window import RING_MINUTES
 
 ROWS: Final = "rows"
@@ -17,7 +17,6 @@ NODES: Final = "nodes"
 _OPTIONS: Final = {
     "key_type": bytes,
     "value_type": bytes,
-    "extra_topic_configs": CHANGELOG_CONFIG,
 }
 
 
@@ -35,9 +34,11 @@ def state_key(partition: int, node_key: str) -> bytes:
 class Tables:
     """Minute records and node states with their changelogs."""
 
-    def __init__(self, app: Any, partitions: int) -> None:
-        self.rows = app.Table(ROWS, partitions=partitions, **_OPTIONS)
-        self.nodes = app.Table(NODES, partitions=partitions, **_OPTIONS)
+    def __init__(self, app: Any, partitions: int, min_insync: int | None = None) -> None:
+        config = changelog_config(min_insync)
+        options = {**_OPTIONS, "partitions": partitions, "extra_topic_configs": config}
+        self.rows = app.Table(ROWS, **options)
+        self.nodes = app.Table(NODES, **options)
 
     def put_row(self, partition: int, key: bytes, value: bytes) -> Any:
         """Write a minute record; await the result to know that Kafka has it."""

@@ -29,6 +29,8 @@ async def ensure_topics(
     partitions: int,
     wished_replicas: int | None,
     names: Sequence[str] = KAFKA_TOPICS,
+    *,
+    min_insync: int | None = None,
 ) -> list[str]:
     """Create those of ``names`` that are absent; returns them.
 
@@ -43,7 +45,10 @@ async def ensure_topics(
     count = await replicas(admin, wished_replicas)
     try:
         answer = await admin.create_topics(
-            [NewTopic(n, partitions, count, topic_configs=topic_config(n)) for n in absent]
+            [
+                NewTopic(n, partitions, count, topic_configs=topic_config(n, min_insync))
+                for n in absent
+            ]
         )
     except TopicAlreadyExistsError:  # another process is faster
         answer = None

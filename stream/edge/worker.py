@@ -28,6 +28,7 @@ from stream.edge.delivery_retries import Retries
 from stream.edge.episodes import episodes
 from stream.edge.faust_settings import faust_settings
 from stream.edge.intake import Intake
+from stream.edge.kafka_connection import connection_options
 from stream.edge.metrics import WorkerMetrics
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Partition
@@ -80,7 +81,7 @@ class Worker:
         gate = BudgetGate(Budget(policy.budget), self._devices_known)
         self.shared = Shared(
             settings=settings,
-            tables=Tables(self.app, partitions),
+            tables=Tables(self.app, partitions, settings.min_insync_replicas),
             publisher=Publisher(self.app, partitions),
             predictor=predictor,
             decider=Decider(policy, gate, threshold, predictor.version),
@@ -325,7 +326,8 @@ class Worker:
 
     async def _retry_loop(self) -> None:
         """Dead letters that a person wants sent again (``rigcanary deliveries retry``)."""
-        retries = Retries(self.shared.settings.kafka, self.outbox.retry, lambda: self._recovered)
+        kafka = connection_options(self.shared.settings)
+        retries = Retries(kafka, self.outbox.retry, lambda: self._recovered)
         await retries.run(lambda: bool(self.app.should_stop))
 
     async def _status_loop(self) -> None:

@@ -18,6 +18,7 @@ from rigcanary.cli import run
 from stream import deliveries
 from stream.deliveries import DeadLetters, Stored, as_retry, check_body, read_record
 from stream.edge.delivery_retries import Retries
+from stream.edge.kafka_read import servers
 from stream.edge.outbox import Outbox
 from stream.edge.tables import NODES
 from stream.edge.webhook import Deliverer, Schedule, body
@@ -213,7 +214,7 @@ async def test_from_dead_to_delivered_by_the_command_line(own_kafka, server, cap
 
     server.status = 200
     stop = False
-    retries = Retries(kafka, outbox.retry, lambda: True)
+    retries = Retries(servers(kafka), outbox.retry, lambda: True)
     following = asyncio.create_task(retries.run(lambda: stop))
     code, out, _ = await cli("retry", "msg_1")
     assert (code, out.split()[0]) == (0, "1")
@@ -238,7 +239,9 @@ async def test_from_dead_to_delivered_by_the_command_line(own_kafka, server, cap
         again.append(stored)
         return True
 
-    second = asyncio.create_task(Retries(kafka, act, lambda: True).run(lambda: len(again) > 0))
+    second = asyncio.create_task(
+        Retries(servers(kafka), act, lambda: True).run(lambda: len(again) > 0)
+    )
     await asyncio.sleep(3)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)

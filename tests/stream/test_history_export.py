@@ -18,7 +18,7 @@ from models.dataset import Fleet
 from rigcanary.cli import run
 from stream.edge import labels
 from stream.edge.day_table import DayTable
-from stream.edge.history import ParquetHistory
+from stream.edge.history_parquet import ParquetHistory
 from stream.edge.history_rows import BUILDERS
 from stream.edge.history_rows import MINUTES as MINUTES_SPEC
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from contract.minute import COLUMNS
 from stream.edge import history_parquet
 from stream.edge.day_table import DayTable
-from stream.edge.history import ParquetHistory
+from stream.edge.history_parquet import ParquetHistory
 from stream.edge.history_rows import BUILDERS, MINUTES, TABLES
 
 DAY = 1_767_225_600  # 2026-01-01T00:00:00Z
@@ -245,7 +245,7 @@ KILLED = f"""
     DAY = {DAY}
     import asyncio, sys
     from pathlib import Path
-    from stream.edge.history import ParquetHistory
+    from stream.edge.history_parquet import ParquetHistory
 
     async def main():
         history = ParquetHistory(Path(sys.argv[1]), flush_seconds=0.0)
