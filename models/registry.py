@@ -141,7 +141,7 @@ class Registry:
                     f"{version} is not promoted: {'; '.join(map(str, lost))}. Serve the better "
                     "rule, train again, or give --override REASON, which is recorded"
                 )
-            entry = {
+            entry: dict[str, Any] = {
                 "action": "promote",
                 "version": version,
                 "before": state.champion,
