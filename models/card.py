@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from contract.errors import ConfigError
+from contract.errors import ConfigError, RigcanaryError
 from models.features import FEATURES_VERSION
+from models.registry_file import champion_folder
 from models.walk import OperatingPoint, threshold_for
 from models.windows import HORIZONS_MINUTES
 
@@ -69,8 +70,10 @@ def version_of(weights: dict[str, npt.NDArray[Any]]) -> str:
 
 
 def folder_of(name_or_path: str | Path) -> Path:
-    """``default`` is the shipped model, everything else a path."""
-    return DEFAULT if str(name_or_path) == "default" else Path(name_or_path)
+    """``default`` is the shipped model, a registry its champion, everything else a path."""
+    if str(name_or_path) == "default":
+        return DEFAULT
+    return champion_folder(Path(name_or_path)) or Path(name_or_path)
 
 
 def read_model(name_or_path: str | Path) -> Model:
@@ -121,7 +124,11 @@ def write_model(
 
     Raises:
         ConfigError: when the folder cannot be written.
+        RigcanaryError: when a weight is not finite; nothing is written.
     """
+    bad = sorted(name for name, array in weights.items() if not np.isfinite(array).all())
+    if bad:
+        raise RigcanaryError(f"weights {bad[0]!r} are not finite, nothing was saved; train again")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "card.json").unlink(missing_ok=True)

@@ -45,6 +45,7 @@ COMMANDS: Final[dict[str, str]] = {
     "backtest": "try a policy on a fleet data set",
     "train": "train a failure predictor on a fleet data set",
     "evaluate": "judge a predictor on a fleet data set",
+    "models": "list, promote and roll back versions of the predictor",
     "doctor": "look at this rig as a second-hand buyer would",
     "version": "print the version",
 }
@@ -63,6 +64,7 @@ EXTRAS: Final[dict[str, str]] = {
     "simulate": "models",
     "train": "models",
     "evaluate": "models",
+    "models": "models",
     "export": "stream",
     "deliveries": "stream",
     "failure": "stream",
