@@ -278,6 +278,7 @@ def play(root: Path, story: str, fuse: int, *, outlives_runner: bool = False) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # some 40 lives of a runner, on a machine that may be busy
 @pytest.mark.parametrize("outlives", [False, True], ids=["under guard", "outlives the runner"])
 @pytest.mark.parametrize("story", ["predicted", "lost", "by hand", "withdrawn"])
 def test_killed_between_any_two_steps(story: str, outlives: bool, tmp_path: Path) -> None:
@@ -437,7 +438,7 @@ class RunnerLife(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-TestRunnerLife = pytest.mark.slow(RunnerLife.TestCase)
+TestRunnerLife = pytest.mark.timeout(600)(pytest.mark.slow(RunnerLife.TestCase))
 TestRunnerLife.settings = hypothesis_settings(
     max_examples=40, stateful_step_count=30, deadline=None
 )
