@@ -13,6 +13,11 @@ def host_port(text: str, option: str, default_port: int) -> tuple[str, int]:
         ConfigError: naming ``option``.
     """
     rest = text.removeprefix("mqtt://")
+    if "://" in rest:
+        raise ConfigError(
+            f"{option} {text!r} is not HOST or HOST:PORT, such as 127.0.0.1:{default_port}; TLS is "
+            "turned on with a CA file"
+        )
     host, colon, port = rest.rpartition(":")
     if rest.startswith("["):
         bracket, _, tail = rest[1:].partition("]")

@@ -113,6 +113,8 @@ class LazyGroup(TyperGroup):
 
 def _missing_extra(command: str, error: ModuleNotFoundError) -> ConfigError:
     extra = EXTRAS.get(command, "all")
+    if error.name == "pyarrow" and command == "agent":
+        extra = EXTRAS["replay"]  # the agent's source replay reads what the command does
     return ConfigError(
         f"rigcanary {command} needs the Python package {error.name!r}, which is not installed; "
         f"install the extra: pip install 'rigcanary[{extra}]'"

@@ -15,7 +15,8 @@ FALLEN_OFF: Final = 79
 
 _ADDRESS: Final = r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
 _XID: Final = re.compile(
-    rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (?P<code>\d+)(?:, (?P<text>.*))?", re.IGNORECASE
+    rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (?P<code>\d{{1,6}})(?!\d)(?:, (?P<text>.*))?",
+    re.IGNORECASE,
 )
 _UUID: Final = re.compile(rf"NVRM: GPU at (?:PCI:)?{_ADDRESS}: (?P<uuid>GPU-[0-9a-f-]+)", re.I)
 _FALLEN: Final = re.compile(r"fallen off the bus", re.IGNORECASE)
@@ -51,7 +52,9 @@ _ISO: Final = re.compile(
     r"^(?P<date>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+(?P<text>.*)$"
 )
 _SYSLOG: Final = re.compile(r"^(?P<date>\w{3}\s+\d{1,2} \d\d:\d\d:\d\d) (?P<text>\S+ .*)$")
-_RECORD: Final = re.compile(r"^(?P<level>\d+),(?P<seq>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)$", re.S)
+_RECORD: Final = re.compile(
+    r"^(?P<level>\d{1,6}),(?P<seq>\d{1,18}),(?P<usec>\d{1,18}),[^;]*;(?P<text>.*)$", re.S
+)
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -137,14 +140,17 @@ def _of_link(line: str) -> Fault | None:
 def kmsg_record(data: bytes) -> Record | None:
     """One read of ``/dev/kmsg`` as a record; None where it is none.
 
-    The kernel writes a line break or other control character within it in hexadecimal.
+    What a program wrote there has no text: it may claim anything. The kernel writes a line break
+    or other control character within a record in hexadecimal.
     """
     head, _, _ = data.partition(b"\n")  # what follows are the device's properties
     unescaped = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), head)
     found = _RECORD.match(unescaped.decode("utf-8", errors="replace"))
     if found is None:
         return None
-    return Record(int(found["seq"]), int(found["usec"]) / 1e6, found["text"])
+    # Level and facility are one number. Anybody may write here; facility 0 is the kernel's own.
+    text = found["text"] if int(found["level"]) >> 3 == 0 else ""
+    return Record(int(found["seq"]), int(found["usec"]) / 1e6, text)
 
 
 def log_line(line: str) -> tuple[float | None, bool, str]:

@@ -76,7 +76,7 @@ def main(
         Options(
             mqtt=settings.mqtt,
             broker_given=bool(settings.mqtt.model_fields_set & {"host", "port"}),
-            state=state or Path(base) / "rigcanary",
+            state=state or settings.state or Path(base) / "rigcanary",
             supply_watts=supply_watts,
             measure=measure,
         ),

@@ -70,6 +70,7 @@ def test_show_config_masks_the_password(
         (["--node", "a/b"], "'a/b' must be 1–64 of"),
         (["--speed", "60"], "nvml measures real devices"),
         (["--mqtt", "here:there"], "--mqtt 'here:there'"),
+        (["--mqtt", "mqtts://here:8883"], "TLS is turned on with a CA file"),
         (["--sim-start", "soon", "--source", "sim"], "--sim-start 'soon'"),
         (["--source", "nvidia_smi", "--input", "nowhere.xml"], "nowhere.xml"),
         (["--interval", "0"], "interval_seconds"),

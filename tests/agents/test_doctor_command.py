@@ -33,6 +33,16 @@ def test_on_any_machine_it_runs_and_counts(capsys: pytest.CaptureFixture[str]) -
         assert answer["summary"][status] == len(found)
 
 
+def test_the_disk_it_looks_at_is_the_agents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "st"
+    (tmp_path / "agent.toml").write_text(f'state = "{state}"\n')
+    _, answer = doctor(capsys, "--config", str(tmp_path / "agent.toml"))
+    (disk,) = [check for check in answer["checks"] if check["name"] == "state-disk"]
+    assert str(state) in disk["found"]
+
+
 def quiet(tmp_path: Path) -> dict[str, str]:
     """An environment whose PATH has no tool at all."""
     return {

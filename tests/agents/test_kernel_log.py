@@ -128,6 +128,21 @@ def test_any_text_is_read(text: str) -> None:
     kmsg_record(text.encode())
 
 
+def test_a_number_that_is_no_xid_ends_nothing() -> None:
+    reader = FaultReader()
+    assert reader.read(f"NVRM: Xid (PCI:0000:44:00): {'9' * 21}, foo") is None
+    assert kmsg_record(b"4," + b"9" * 30 + b",1,-;NVRM: Xid (PCI:0000:44:00): 79, bar") is None
+
+
+def test_what_a_program_wrote_into_the_log_is_not_the_kernels_word() -> None:
+    said = b"NVRM: Xid (PCI:0000:45:00): 79, pretend"
+    kernel, program = kmsg_record(b"4,7,5000,-;" + said), kmsg_record(b"12,8,5001,-;" + said)
+    assert kernel is not None
+    assert program is not None
+    assert (kernel.text, program.text) == (said.decode(), "")
+    assert program.seq == 8
+
+
 def test_records_of_the_device_are_unescaped_and_end_at_their_properties() -> None:
     record = kmsg_record(
         b"3,512,1843308145,-;NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: fallen\n DEVICE=+pci:x\n"

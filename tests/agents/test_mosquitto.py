@@ -4,8 +4,10 @@ import contextlib
 import logging
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -434,3 +436,43 @@ def test_a_broker_that_says_who_took_the_connection_is_believed() -> None:
     reason = "Session taken over"
     assert why.is_takeover(reason)
     assert "two agents run with the same site and node" in why.lost(reason, True, 1)
+
+
+def test_the_shipped_configuration_starts_beside_debians_own(
+    tmp_path: Path, free_port: Callable[[], int], certificates: Path
+) -> None:
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if program is None:
+        pytest.skip("mosquitto is not installed (apt-get install mosquitto)")
+    ours = (ROOT / "deploy" / "mosquitto" / "rigcanary.conf").read_text()
+    port = free_port()
+    for before, after in (
+        ("listener 8883", f"listener {port} 127.0.0.1"),
+        ("/etc/mosquitto/certs/ca.pem", str(certificates / "ca.pem")),
+        ("/etc/mosquitto/certs/broker.pem", str(certificates / "broker.pem")),
+        ("/etc/mosquitto/certs/broker.key", str(certificates / "broker.key")),
+        ("/etc/mosquitto/rigcanary-passwords", str(tmp_path / "passwords")),
+        ("/etc/mosquitto/rigcanary-acl", str(ROOT / "deploy" / "mosquitto" / "acl")),
+    ):
+        assert before in ours
+        ours = ours.replace(before, after)
+    (tmp_path / "passwords").write_text("")
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "rigcanary.conf").write_text(ours)
+    (tmp_path / "mosquitto.conf").write_text(
+        f"persistence true\npersistence_location {tmp_path}/\nuser root\ninclude_dir {folder}\n"
+    )
+    with subprocess.Popen(
+        [program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.PIPE, text=True
+    ) as broker:
+        try:
+            deadline = time.monotonic() + 20
+            while broker.poll() is None and time.monotonic() < deadline:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            assert broker.poll() is None, broker.stderr and broker.stderr.read()
+        finally:
+            broker.terminate()
