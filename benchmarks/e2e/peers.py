@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -105,6 +106,7 @@ def run_faust(
         f"{topic}-{name}",
         broker=f"kafka://{bootstrap}",
         store="memory://",
+        datadir=tempfile.gettempdir(),  # else it makes a folder where it was started
         autodiscover=False,
         web_enabled=False,
         topic_partitions=4,
