@@ -18,6 +18,8 @@ START_SECONDS: Final = 20.0
 """How long a source may be late: a driver that nobody holds open starts its cards first."""
 
 
+AGAIN_SECONDS: Final = 0.5
+_RATE: Final = "temperature_rate_celsius_per_second"
 SLOW_SECONDS: Final = 30.0
 """How long to wait for the first answer of a slow tool (ipmitool, tt-smi)."""
 
@@ -59,14 +61,14 @@ def _tick(settings: AgentSettings) -> Tick:
     try:
         clock = make_clock(settings)
         begun = time.monotonic()
-        tick, late = sampler.tick(clock.instant()), 0
+        tick, late, again = sampler.tick(clock.instant()), 0, False
         notices = tick.notices
         while (sampler.late > late and time.monotonic() < begun + START_SECONDS) or (
             sampler.pending and time.monotonic() < begun + SLOW_SECONDS
         ):
             late = sampler.late
-            time.sleep(0.5)
-            tick = sampler.tick(clock.instant())
+            time.sleep(AGAIN_SECONDS)
+            tick, again = sampler.tick(clock.instant()), True
             notices += tick.notices
         if settings.input is not None and sampler.troubles:
             told = "; ".join(f"{name} {trouble}" for name, trouble in sampler.troubles.items())
@@ -75,6 +77,11 @@ def _tick(settings: AgentSettings) -> Tick:
         sampler.close()
     for notice in notices:
         log.warning("%s", notice)
+    if again and tick.telemetry is not None:
+        # A step of one degree within half a second is no rate of a card's temperature.
+        for device in tick.telemetry["devices"]:
+            if _RATE in device:
+                device[_RATE] = None
     return tick
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from agents import once as once_module
+from agents.sampler import Tick
+from agents.settings import AgentSettings
 from contract.message import check_telemetry
 from rigcanary.cli import run
 
@@ -15,6 +18,34 @@ def test_once_prints_one_message_on_one_line(capsys: pytest.CaptureFixture[str])
     message = check_telemetry(orjson.loads(line), 2_000_000_000_000)
     assert message["node"] == "rig003"
     assert len(message["devices"]) == 8
+
+
+def test_asking_a_late_source_again_makes_no_rate_of_temperature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late:
+        pending, late, troubles = False, 0, {}
+
+        def __init__(self) -> None:
+            self.ticks = 0
+
+        def tick(self, _: object) -> Tick:
+            self.ticks += 1
+            self.late = min(self.ticks, 3)
+            rate = None if self.ticks == 1 else 2.0
+            device = {"device": "GPU-a", "temperature_rate_celsius_per_second": rate}
+            return Tick({"devices": [device]}, [], [])
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    late = Late()
+    monkeypatch.setattr(once_module, "make_sampler", lambda *_: late)
+    monkeypatch.setattr(once_module, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(once_module, "encode", lambda _: b"")
+    message, _ = once_module.once(AgentSettings(site="lab", node="r1", sources=("sim",)))
+    assert late.ticks > 1
+    assert message["devices"][0]["temperature_rate_celsius_per_second"] is None
 
 
 def test_once_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
