@@ -168,7 +168,7 @@ def run_all(commands: list[list[str]]) -> list[dict[str, Any]]:
     finally:
         for process in started:
             process.kill()
-            process.wait()
+            process.communicate()  # also closes its pipe
 
 
 def measure(
