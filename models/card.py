@@ -76,11 +76,11 @@ def folder_of(name_or_path: str | Path) -> Path:
     return champion_folder(Path(name_or_path)) or Path(name_or_path)
 
 
-def read_model(name_or_path: str | Path) -> Model:
-    """Read a model folder.
+def read_card(name_or_path: str | Path) -> dict[str, Any]:
+    """The card of a model folder, also of one that this version cannot serve.
 
     Raises:
-        ConfigError: when it is not there, incomplete, or was trained on other features.
+        ConfigError: when it is not there or cannot be read.
     """
     folder = folder_of(name_or_path)
     path = folder / "card.json"
@@ -95,6 +95,16 @@ def read_model(name_or_path: str | Path) -> Model:
         raise ConfigError(f"{path}: cannot read it: {error}") from error
     if not isinstance(card, dict) or card.get("schema") != CARD_SCHEMA:
         raise ConfigError(f"{path}: not a model card of {CARD_SCHEMA}")
+    return card
+
+
+def read_model(name_or_path: str | Path) -> Model:
+    """Read a model folder.
+
+    Raises:
+        ConfigError: when it is not there, incomplete, or was trained on other features.
+    """
+    folder, card = folder_of(name_or_path), read_card(name_or_path)
     if card.get("features_version") != FEATURES_VERSION:
         raise ConfigError(
             f"model {folder}: trained on features {card.get('features_version')}, this version "

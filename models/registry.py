@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract.errors import ConfigError, RigcanaryError
-from models.card import SERVED, read_model
+from models.card import SERVED, read_card, read_model
 from models.registry_file import VERSIONS, State, read_state, write_state
 
 BUDGETS: Final = (0.033, 0.003)
@@ -90,7 +90,7 @@ class Registry:
 
     def defeats(self, version: str) -> list[Defeat]:
         """Baselines that beat a version at equal budget."""
-        return defeats(read_model(self._folder(version)).card, self.evaluation(version))
+        return defeats(read_card(self._folder(version)), self.evaluation(version))
 
     def register(
         self, model: Path, at: str, by: str, evaluation: dict[str, Any] | None = None
@@ -130,11 +130,12 @@ class Registry:
 
         Raises:
             RigcanaryError: when a baseline wins at equal budget and there is no override.
-            ConfigError: when there is no such version.
+            ConfigError: when there is no such version, or this program cannot serve it.
         """
         with self._changing() as state:
             if state.champion == version:
                 raise ConfigError(f"{version} is the champion already")
+            read_model(self._folder(version))  # what cannot be served is not made champion
             lost = self.defeats(version)
             if lost and not override:
                 raise RigcanaryError(
@@ -161,6 +162,7 @@ class Registry:
 
         Raises:
             RigcanaryError: when there was none before.
+            ConfigError: when this version of the program cannot serve it.
         """
         with self._changing() as state:
             stack: list[str | None] = []
@@ -172,7 +174,7 @@ class Registry:
             before = stack[-1] if stack else None
             if before is None:
                 raise RigcanaryError(f"registry {self.folder}: no champion to go back to")
-            self._folder(before)
+            read_model(self._folder(before))
             entry = {
                 "action": "rollback",
                 "version": before,

@@ -70,7 +70,7 @@ class CheckpointFolder:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         for step in self.steps()[: -self._keep_last]:
             self._path(step).unlink(missing_ok=True)
         return path
@@ -146,7 +146,8 @@ def _decode(data: bytes, step: int | None) -> Checkpoint:
     return Checkpoint(own, arrays, meta)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

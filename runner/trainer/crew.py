@@ -142,6 +142,9 @@ class Standby:
         except OSError as error:
             ours.close()
             raise StandbyFailed(f"no worker could be made: {error}") from error
+        except StandbyFailed:
+            ours.close()
+            raise
         finally:
             theirs.close()
         ours.setblocking(False)

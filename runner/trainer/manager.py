@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from runner.trainer.checkpoint import sync_folder
+
 log = logging.getLogger("rigcanary.trainer")
 MANIFEST: Final = "manifest.json"
 _NAME: Final = re.compile(r"ckpt-(\d{12})-g(\d{6})")
@@ -91,7 +93,7 @@ class CheckpointManager:
 
     def staging(self, step: int, generation: int) -> Path:
         """The folder that workers write into."""
-        return self.folder / f".ckpt-{step:012d}-g{generation:06d}.tmp"
+        return staging_folder(self.folder, step, generation)
 
     def commit(
         self, step: int, generation: int, files: Sequence[Written], meta: Mapping[str, Any]
@@ -156,6 +158,11 @@ class CheckpointManager:
         shutil.rmtree(staged, ignore_errors=True)
 
 
+def staging_folder(folder: Path, step: int, generation: int) -> Path:
+    """Where the workers of a generation put their files of a step."""
+    return folder / f".ckpt-{step:012d}-g{generation:06d}.tmp"
+
+
 def verify(checkpoint: Committed) -> Mapping[str, Any]:
     """Its meta, when manifest and files are what was committed.
 
@@ -185,12 +192,3 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

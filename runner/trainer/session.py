@@ -209,9 +209,9 @@ class Session:
 
 def count_collectives(graph: Any) -> dict[str, int]:
     """Collective operations of a graph and of all functions it may call."""
-    names = [node.op for node in graph.as_graph_def(add_shapes=False).node]
-    for function in graph.as_graph_def().library.function:
-        names += [node.op for node in function.node_def]
+    definition = graph.as_graph_def()
+    names = [node.op for node in definition.node]
+    names += [node.op for function in definition.library.function for node in function.node_def]
     return {
         "reduce": sum(name.startswith(_REDUCES) for name in names),
         "gather": sum(name.startswith(_GATHERS) for name in names),

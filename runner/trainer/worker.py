@@ -285,9 +285,9 @@ class _Worker:
 
     def _save(self) -> None:
         from runner.trainer.checkpoint import Checkpoint, write_file
+        from runner.trainer.manager import staging_folder
 
-        folder = Path(self._plan.folder)
-        staged = folder / f".ckpt-{self._step:012d}-g{self._plan.generation:06d}.tmp"
+        staged = staging_folder(Path(self._plan.folder), self._step, self._plan.generation)
         staged.mkdir(exist_ok=True)
         name = f"worker-{self._rank}"
         files = {name: write_file(staged / name, Checkpoint(self._step, self._own(), {}))}

@@ -7,6 +7,7 @@ kill; a point with the same series and time replaces the first.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import platform
 import random
@@ -168,18 +169,16 @@ class InfluxSink:
 
     async def _write(self, lines: list[Line]) -> bool:
         """Write until InfluxDB has them; False when told to stop before."""
-        attempt = 0
-        while lines:
+        for attempt in itertools.count() if lines else ():
             try:
                 refused = await asyncio.to_thread(self._writer.write, lines)
             except InfluxAway as away:
                 if self._stopping.is_set():
                     return False
                 await self._wait(away, attempt)
-                attempt += 1
-                continue
-            await self._written(lines, refused)
-            break
+            else:
+                await self._written(lines, refused)
+                break
         return True
 
     async def _written(self, lines: list[Line], refused: list[Refused]) -> None:

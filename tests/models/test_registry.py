@@ -93,6 +93,22 @@ def test_an_evaluation_of_another_model_is_refused(tmp_path: Path) -> None:
         Registry(tmp_path / "r").register(tmp_path / "m", AT, BY, {"model_version": "other"})
 
 
+def test_a_version_of_other_features_is_listed_and_not_promoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = Registry(tmp_path / "registry")
+    model(tmp_path / "m", 0.0, recall=0.9)
+    version = registry.register(tmp_path / "m", AT, BY)
+    card = tmp_path / "registry" / "versions" / version / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"features_version": "older"}))
+
+    assert run(["models", "list", "--registry", str(registry.folder)]) == 0
+    assert version in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="train it again"):
+        registry.promote(version, AT, BY)
+    assert registry.state.champion is None
+
+
 def test_roll_back_goes_back_one_promotion_at_a_time(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "registry")
     versions = []

@@ -24,7 +24,9 @@ ALERTS = re.findall(r"- alert: (\w+)", RULES)
 def check(program: str, *arguments: str) -> None:
     found = shutil.which(program, path="/usr/bin:/usr/local/bin")
     if found is None:
-        pytest.skip(f"{program} is not installed (apt-get install prometheus)")
+        pytest.skip(
+            f"{program} is not installed (apt-get install prometheus prometheus-alertmanager)"
+        )
     done = subprocess.run(
         [found, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
     )
