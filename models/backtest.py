@@ -20,6 +20,7 @@ import orjson
 from contract.errors import ConfigError
 from contract.minute import COLUMN_INDEX, MINUTE_MS, WINDOW_MINUTES
 from models.dataset import Fleet
+from models.history import track
 from models.serve import Predictor
 from models.windows import DeviceMinutes, Outcome, gather, scorable
 from stream import minute_signs
@@ -125,10 +126,11 @@ def _table(device: DeviceMinutes, predictor: Predictor, policy: Policy) -> npt.N
     minute_M, rows_MC = device.minute_M, device.rows_MC
     table = np.zeros(len(minute_M), dtype=_MINUTE)
     table["minute"], table["risk"] = minute_M, np.nan
-    ends = scorable(minute_M, rows_MC)
+    ends, sums = scorable(minute_M, rows_MC), track(device)
     for at in range(0, len(ends), _CHUNK):
         chunk = ends[at : at + _CHUNK]
-        table["risk"][chunk] = predictor.score(gather(minute_M, rows_MC, chunk)).risk_240m_B
+        rows_BTC = gather(minute_M, rows_MC, chunk)
+        table["risk"][chunk] = predictor.score(rows_BTC, sums.at(minute_M[chunk])).risk_240m_B
     held = np.r_[0, np.cumsum(rows_MC[:, COLUMN_INDEX["samples"]] > 0)]
     begin = np.searchsorted(minute_M, minute_M - (WINDOW_MINUTES - 1))
     table["completeness"] = (held[1:] - held[begin]) / WINDOW_MINUTES

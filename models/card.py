@@ -18,10 +18,7 @@ from models.windows import HORIZONS_MINUTES
 
 CARD_SCHEMA: Final = "rigcanary.model/1"
 DEFAULT: Final = Path(__file__).parent / "default"
-SERVED: Final = "lstm_attention"
-DECISION_HORIZON_MINUTES: Final = 240
-"""The risk that decides, and that thresholds belong to. An alarm is of use from four hours before
-the failure on; of a shorter horizon, cards that die slowly do not come near to 1 in time."""
+SERVED: Final = "ensemble"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        """Name of the network and twelve digits of its weights' hash."""
+        """``ensemble-`` and twelve digits of the hash of all its numbers."""
         return str(self.card["version"])
 
     def threshold(self, policy: str, budget: float) -> float:
@@ -60,12 +57,13 @@ def calibrated(
     return np.maximum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
 
 
-def version_of(weights: dict[str, npt.NDArray[Any]]) -> str:
-    """``lstm_attention-`` and a hash of the weights."""
+def version_of(weights: dict[str, npt.NDArray[Any]], baselines: dict[str, npt.NDArray[Any]]) -> str:
+    """``ensemble-`` and a hash of the network's weights and of the trees."""
     digest = hashlib.sha256()
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(weights[name]).tobytes())
+    for arrays in (weights, baselines):
+        for name in sorted(arrays):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(arrays[name]).tobytes())
     return f"{SERVED}-{digest.hexdigest()[:12]}"
 
 
@@ -111,9 +109,12 @@ def read_model(name_or_path: str | Path) -> Model:
             f"computes {FEATURES_VERSION}; train it again"
         )
     weights = _read_arrays(folder / "weights.npz")
-    if version_of(weights) != card.get("version"):
-        raise ConfigError(f"model {folder}: weights.npz is not the one that card.json describes")
-    return Model(folder, card, weights, _read_arrays(folder / "baselines.npz"))
+    baselines = _read_arrays(folder / "baselines.npz")
+    if version_of(weights, baselines) != card.get("version"):
+        raise ConfigError(
+            f"model {folder}: weights.npz and baselines.npz are not those that card.json describes"
+        )
+    return Model(folder, card, weights, baselines)
 
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -136,7 +137,9 @@ def write_model(
         ConfigError: when the folder cannot be written.
         RigcanaryError: when a weight is not finite; nothing is written.
     """
-    bad = sorted(name for name, array in weights.items() if not np.isfinite(array).all())
+    bad = sorted(
+        name for name, array in (weights | baselines).items() if not np.isfinite(array).all()
+    )
     if bad:
         raise RigcanaryError(f"weights {bad[0]!r} are not finite, nothing was saved; train again")
     try:

@@ -16,27 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.errors import ConfigError
-from models.baseline import NAMES, Baselines
-from models.card import DECISION_HORIZON_MINUTES, SERVED
+from models.baseline import COMPONENTS, NAMES
+from models.card import SERVED, calibrated
+from models.card_scores import score_cards
 from models.counting import Card, Count, card_of, confidence95, count, totals
 from models.dataset import Fleet
-from models.features import features
+from models.ensemble import DECISION_HEAD
 from models.metrics import window_figures
 from models.serve import Predictor
 from models.walk import FastWalk, Trace, operating_points, walk
-from models.windows import (
-    HORIZONS_MINUTES,
-    DeviceMinutes,
-    alarm_instants_ms,
-    gather,
-    labels,
-    scorable,
-)
+from models.windows import HORIZONS_MINUTES, labels
 
 BUDGETS: Final = (0.033, 0.003)
-POLICIES: Final = (SERVED, *NAMES)
-_CHUNK: Final = 512
-_HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
+POLICIES: Final = (SERVED, "lstm_attention", *NAMES)
 _WINDOW_MINUTES: Final = 60
 _WINDOW_HEAD: Final = HORIZONS_MINUTES.index(_WINDOW_MINUTES)
 _SCHEMA: Final = pa.schema(
@@ -50,26 +42,6 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 Scores = npt.NDArray[np.float64]
-
-
-def score_device(
-    device: DeviceMinutes, predictor: Predictor, baselines: Baselines
-) -> tuple[npt.NDArray[np.int64], dict[str, Scores], Scores]:
-    """Of a card's scorable minutes: alarm instants (ms UTC), scores by policy, 60-minute risk."""
-    ends = scorable(device.minute_M, device.rows_MC)
-    logits: list[npt.NDArray[np.float32]] = []
-    parts: dict[str, list[Scores]] = {name: [] for name in NAMES}
-    for at in range(0, len(ends), _CHUNK):
-        rows = gather(device.minute_M, device.rows_MC, ends[at : at + _CHUNK])
-        x = features(rows)
-        logits.append(predictor.logits(x))
-        for name, score in baselines.scores(rows, x).items():
-            parts[name].append(score)
-    empty = np.empty(0)
-    scores = {name: np.concatenate(p) if p else empty for name, p in parts.items()}
-    risks = predictor.risks(np.concatenate(logits) if logits else np.empty((0, 3), np.float32))
-    scores[SERVED] = risks[_HEAD]
-    return alarm_instants_ms(device.minute_M, ends), scores, risks.risk_60m_B
 
 
 class ScoresFile:
@@ -147,7 +119,7 @@ def _policy(
     leads = [c.lead_ms / 60_000 for c in counts if c.lead_ms is not None]
     return {
         "name": name,
-        "role": "served" if name == SERVED else "baseline",
+        "role": _role(name),
         "false_alarm_budget_per_device_day": budget,
         "threshold": threshold,
         "event_recall": sums.event_recall,
@@ -163,6 +135,12 @@ def _policy(
         "curve": curve,
         "ci95": confidence95(cards, counts),
     }
+
+
+def _role(name: str) -> str:
+    if name == SERVED:
+        return "served"
+    return "component" if name in COMPONENTS else "baseline"
 
 
 def _by_kind(cards: Sequence[Card], counts: Sequence[Count]) -> dict[str, dict[str, int]]:
@@ -189,21 +167,23 @@ def evaluate(
     for budget in budgets:
         if not 0 < budget <= 1440:
             raise ConfigError(f"--budget {budget:g}: false alarms a device-day, more than 0")
-    try:
-        baselines = Baselines.from_arrays(predictor.model.baselines)
-    except KeyError as error:
-        raise ConfigError(f"model {predictor.model.folder}: baselines.npz lacks {error}") from error
+    model = predictor.model
     with Fleet(dataset) as fleet:
         cards: list[Card] = []
         traces: dict[str, list[Trace]] = {name: [] for name in POLICIES}
         risks: list[Scores] = []
         positives: list[npt.NDArray[np.bool_]] = []
-        for device in fleet.devices():
-            card = card_of(device)
-            at, by_policy, risk = score_device(device, predictor, baselines)
+        for device, scored in score_cards(fleet.devices(), model.weights, model.baselines):
+            card, at = card_of(device), scored.at_ms_N
+            risk_NH = calibrated(scored.ensemble_NH, model.card["calibration"])
+            network_NH = calibrated(scored.network_NH, model.card["network_calibration"])
             cards.append(card)
-            risks.append(risk)
+            risks.append(risk_NH[:, _WINDOW_HEAD])
             positives.append(labels(at, device.outcome, device.last_ms)[0][:, _WINDOW_HEAD])
+            by_policy = scored.baselines | {
+                SERVED: risk_NH[:, DECISION_HEAD],
+                "lstm_attention": network_NH[:, DECISION_HEAD],
+            }
             for name in POLICIES:
                 traces[name].append(Trace(card, at, by_policy[name]))
         seen = {card.device for card in cards}

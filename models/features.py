@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from contract.minute import COLUMN_INDEX, COLUMNS
 from contract.signals import COUNTERS, SIGNALS, STATES
-from models import series
+from models import history, series
 from models.codehash import modules_hash
 from models.series import FEATURES, PICKED, SERIES, Series
 
@@ -44,7 +44,9 @@ ASSUMED_AMBIENT_CELSIUS: Final = 25.0
 """Stands in for a rig without an inlet sensor; the coverage of the sensor says so."""
 
 
-FEATURES_VERSION: Final = modules_hash((__file__, series.__file__), (*COLUMNS, *FEATURES))
+FEATURES_VERSION: Final = modules_hash(
+    (__file__, series.__file__, history.__file__), (*COLUMNS, *FEATURES)
+)
 """Changes whenever the columns, the series or this module's code change."""
 
 

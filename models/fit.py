@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ _MIN_STD: Final = 0.05
 class FitOptions:
     """How long and how fast; ``threads`` is TensorFlow's pool.
 
+    ``stop_after`` epochs (of the schedule of ``epochs``) training ends without being watched.
     ``level_jitter`` shifts each ``:level`` feature of a window by one normal number (in its
     standard deviations), so that cards are not learnt by heart; ``noise`` is added to all.
     """
@@ -35,15 +36,17 @@ class FitOptions:
     noise: float = 0.15
     seed: int = 0
     threads: int = 2
+    stop_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """The network with the best validation loss, and the loss of every epoch."""
+    """The network with the best validation loss, the loss of every epoch, and which was best."""
 
     model: Any
     scaler: Scaler
     history: list[dict[str, float]]
+    best_epoch: int
 
 
 def scaler_of(x_NTF: npt.NDArray[np.float16]) -> Scaler:
@@ -60,13 +63,16 @@ def scaler_of(x_NTF: npt.NDArray[np.float16]) -> Scaler:
     return Scaler(mean.astype(np.float32), np.maximum(std, _MIN_STD).astype(np.float32))
 
 
-def fit_network(
+def fit_network(  # noqa: PLR0915  # one loop, read from top to bottom
     training: tuple[npt.NDArray[np.float16], npt.NDArray[np.float32]],
     validation: tuple[npt.NDArray[np.float16], npt.NDArray[np.float32]],
     options: FitOptions,
     say: Callable[[str], None],
+    base: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> Fitted:
     """Fit on (x_NTF, y_NH); labels are 1, 0, or −1 where unknown.
+
+    ``base`` are the weights of a network of the same features to go on from, scaler included.
 
     Raises:
         RigcanaryError: when no epoch gave a finite validation loss.
@@ -75,8 +81,11 @@ def fit_network(
     import keras
 
     x_NTF, y_NH = training
-    scaler = scaler_of(x_NTF)
+    scaler = scaler_of(x_NTF) if base is None else Scaler(base["scaler.mean"], base["scaler.std"])
     model = build(scaler, options.seed)
+    if base is not None:
+        for weight in model.trainable_weights:
+            weight.assign(base[weight.path])
     optimizer = keras.optimizers.AdamW(
         options.learning_rate, weight_decay=options.weight_decay, clipnorm=_CLIP_NORM
     )
@@ -121,11 +130,14 @@ def fit_network(
         losses = []
         for part in np.array_split(order, steps):
             losses.append(float(step(x_NTF[part], y_NH[part])))
-        watched = _watch(watch, validation, options.batch)
         loss = float(np.mean(losses))
-        history.append({"loss": loss, "validation_loss": watched})
+        # Unwatched, every epoch is better than the one before it.
+        unwatched = options.stop_after is not None
+        watched = -float(epoch) if unwatched else _watch(watch, validation, options.batch)
+        history.append({"loss": loss} if unwatched else {"loss": loss, "validation_loss": watched})
+        seen = "" if unwatched else f"validation {watched:.4f}, "
         say(
-            f"epoch {epoch + 1}/{options.epochs}: loss {loss:.4f}, validation {watched:.4f}, "
+            f"epoch {epoch + 1}/{options.epochs}: loss {loss:.4f}, {seen}"
             f"{time.monotonic() - began:.0f} s"
         )
         if not math.isfinite(loss):
@@ -135,6 +147,8 @@ def fit_network(
             best_epoch = epoch
         elif best is not None and epoch - best_epoch >= options.patience:
             break
+        if options.stop_after is not None and epoch + 1 >= options.stop_after:
+            break
     if best is None or not math.isfinite(history[-1]["loss"]):
         raise RigcanaryError(
             "training diverged: the loss is not finite, nothing was saved; "
@@ -142,7 +156,7 @@ def fit_network(
         )
     for weight, value in zip(model.trainable_weights, best[1], strict=True):
         weight.assign(value)
-    return Fitted(model, scaler, history)
+    return Fitted(model, scaler, history, best_epoch)
 
 
 def _watch(

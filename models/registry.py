@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract.errors import ConfigError, RigcanaryError
+from models.baseline import COMPONENTS
 from models.card import SERVED, read_card, read_model
 from models.registry_file import VERSIONS, State, read_state, write_state
 
@@ -54,7 +55,7 @@ def defeats(card: dict[str, Any], evaluation: dict[str, Any] | None = None) -> l
         own = recall_within(curves[SERVED], budget)
         for name, curve in curves.items():
             other = recall_within(curve, budget)
-            if name != SERVED and other > own:
+            if name not in (SERVED, *COMPONENTS) and other > own:
                 lost.append(Defeat(name, budget, own, other))
     return lost
 

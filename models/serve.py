@@ -1,6 +1,7 @@
 """Serving: windows → risks and evidence.
 
-``load("default").score(rows_BTC)``. Safe to call from any thread.
+``load("default").score(rows_BTC)``. One thread at a time may
+score; everything else is safe from any thread.
 """
 
 from pathlib import Path
@@ -10,17 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.decision import Evidence
+from contract.errors import ConfigError
 from contract.minute import COLUMN_INDEX, COLUMNS, WINDOW_MINUTES
 from contract.signals import COUNTERS, SIGNALS
-from models.card import DECISION_HORIZON_MINUTES, SERVED, Model, calibrated, read_model
+from models.baseline import Baselines
+from models.card import SERVED, Model, calibrated, read_model
+from models.drift import Drift
+from models.ensemble import DECISION_HEAD, ensemble_logits
 from models.features import BASELINE_MINUTES, features
 from models.forward import MAX_BATCH, Forward
-from models.windows import HORIZONS_MINUTES
+from models.history import SUMS, empty, enter
+from models.seen import see
 
 Array = npt.NDArray[np.float32]
 Risks = npt.NDArray[np.float64]
 
-_DECISION_HEAD: Final = HORIZONS_MINUTES.index(DECISION_HORIZON_MINUTES)
 _RECENT_MINUTES: Final = 5
 _MAX_EVIDENCE: Final = 5
 _MIN_CONTRIBUTION: Final = 0.02
@@ -39,17 +44,32 @@ class Scores(NamedTuple):
 class Predictor:
     """A model folder, ready to score."""
 
+    history_sums = SUMS
+    history_version = "1"
+    """Rises when the sums of the same minutes become others; stored ones are dropped then."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self.version = model.version
         self._forward = Forward(model.weights)
+        self._drift = Drift(model.baselines)
+        try:
+            self._baselines = Baselines.from_arrays(model.baselines)
+        except KeyError as error:
+            raise ConfigError(f"model {model.folder}: baselines.npz lacks {error}") from error
 
     def threshold(self, budget: float) -> float:
         """Risk (240 min) from which ``budget`` false alarms a day were kept on validation."""
         return self.model.threshold(SERVED, budget)
 
-    def score(self, rows_BTC: Array) -> Scores:
+    def enter(self, sums_BS: Array, rows_BTC: Array) -> Array:
+        """The cards' histories [B, S] after a minute; to be called once a card and minute."""
+        return enter(sums_BS, rows_BTC)
+
+    def score(self, rows_BTC: Array, sums_BS: Array | None = None) -> Scores:
         """Risks of windows of minute rows float32 [B, 60, C], oldest first, NaN where missing.
+
+        ``sums_BS`` are the cards' histories (:mod:`models.history`); None: nothing is known.
 
         Raises:
             ValueError: on another shape.
@@ -57,26 +77,33 @@ class Predictor:
         if rows_BTC.ndim != 3 or rows_BTC.shape[1] != WINDOW_MINUTES:
             wanted = f"[B, {WINDOW_MINUTES}, {len(COLUMNS)}]"
             raise ValueError(f"rows_BTC has shape {rows_BTC.shape}, {wanted} expected")
-        logits = [
-            self.logits(features(rows_BTC[at : at + MAX_BATCH]))
-            for at in range(0, len(rows_BTC), MAX_BATCH)
-        ]
-        return self.risks(np.concatenate(logits) if logits else np.empty((0, 3), np.float32))
+        return Scores(
+            *calibrated(
+                self._logits(rows_BTC, sums_BS, scored=True), self.model.card["calibration"]
+            ).T
+        )
 
-    def risks(self, logits_BH: Array) -> Scores:
-        """Calibrated risks of the network's logits."""
-        risk_BH = calibrated(logits_BH, self.model.card["calibration"])
-        return Scores(*risk_BH.T)
+    def drift(self) -> dict[str, float]:
+        """Population stability index by feature (:mod:`models.drift`) of what was scored."""
+        return self._drift.psi()
 
-    def logits(self, x_BTF: Array) -> Array:
-        """The network's raw output [B, 3] for features [B, 60, F]."""
-        return self._forward(x_BTF)[0]
+    def _logits(self, rows_BTC: Array, sums_BS: Array | None, *, scored: bool = False) -> Array:
+        """The ensemble's raw output [B, 3]."""
+        sums = empty(len(rows_BTC)) if sums_BS is None else sums_BS
+        parts = [np.empty((0, 3), np.float32)]
+        for at in range(0, len(rows_BTC), MAX_BATCH):
+            seen = see(rows_BTC[at : at + MAX_BATCH], sums[at : at + MAX_BATCH])
+            if scored:
+                self._drift.take(seen.x_BTF[:, -1])
+            logits_BH, _ = self._forward(seen.x_BTF)
+            parts.append(ensemble_logits(logits_BH, self._baselines.tree_logit(seen)))
+        return np.concatenate(parts)
 
     def attention(self, rows_BTC: Array) -> Array:
         """Share of each minute in the attention, float32 [B, 60], summing to 1."""
         return self._forward(features(rows_BTC))[1]
 
-    def explain(self, rows_TC: Array) -> list[Evidence]:
+    def explain(self, rows_TC: Array, sums_S: Array | None = None) -> list[Evidence]:
         """Which sensors carry the risk of one window float32 [60, C], the strongest first.
 
         By occlusion: a sensor's columns are set to their mean over the window's first fifteen
@@ -90,7 +117,8 @@ class Predictor:
         occluded = [rows_TC, _without_losses(rows_TC)]
         for name, columns in groups:
             occluded += [_at_baseline(rows_TC, name, columns), _removed(rows_TC, columns)]
-        logit = self.logits(features(np.stack(occluded)))[:, _DECISION_HEAD].astype(np.float64)
+        sums = None if sums_S is None else np.repeat(sums_S[None], len(occluded), axis=0)
+        logit = self._logits(np.stack(occluded), sums)[:, DECISION_HEAD].astype(np.float64)
         falls = {TELEMETRY: max(0.0, float(logit[0] - logit[1]))}
         for i, (name, _) in enumerate(groups):
             falls[name] = max(0.0, float(logit[0] - logit[2 + 2 * i : 4 + 2 * i].min()))

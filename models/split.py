@@ -61,17 +61,35 @@ def choose_split(
     Raises:
         RigcanaryError: with fewer than two cards.
     """
-    nodes = {node for _, node, _, _ in devices}
-    by_node = len(nodes) >= NODES_TO_SPLIT
-    groups = sorted({node if by_node else device for device, node, _, _ in devices})
-    if len(groups) < 2:
-        raise RigcanaryError("training needs at least two cards, to validate on another one")
-    order = np.random.default_rng(seed).permutation(len(groups))
+    group_of, groups = _groups(devices, seed)
     count = min(max(1, round(len(groups) * validation_share)), len(groups) - 1)
-    chosen = {groups[i] for i in order[:count]}
-    validation = frozenset(d for d, node, _, _ in devices if (node if by_node else d) in chosen)
+    chosen = set(groups[:count])
+    validation = frozenset(device for device, group in group_of.items() if group in chosen)
     cut = None
     if time_share is not None:
         first, last = min(d[2] for d in devices), max(d[3] for d in devices)
         cut = first + round((last - first) * time_share)
     return Split(validation, cut)
+
+
+def choose_folds(devices: list[Span], seed: int, folds: int) -> dict[str, int]:
+    """The fold, 0 to ``folds`` − 1, of each card; rigs stay together where there are enough.
+
+    Raises:
+        RigcanaryError: with fewer than two cards.
+    """
+    group_of, groups = _groups(devices, seed)
+    fold_of = {group: i % folds for i, group in enumerate(groups)}
+    return {device: fold_of[group] for device, group in group_of.items()}
+
+
+def _groups(devices: list[Span], seed: int) -> tuple[dict[str, str], list[str]]:
+    """What is never parted, by device, and all of it in a drawn order."""
+    nodes = {node for _, node, _, _ in devices}
+    by_node = len(nodes) >= NODES_TO_SPLIT
+    group_of = {device: node if by_node else device for device, node, _, _ in devices}
+    groups = sorted(set(group_of.values()))
+    if len(groups) < 2:
+        raise RigcanaryError("training needs at least two cards, to validate on another one")
+    order = np.random.default_rng(seed).permutation(len(groups))
+    return group_of, [groups[i] for i in order]

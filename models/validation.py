@@ -2,32 +2,31 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from contract.minute import MINUTE_MS, WINDOW_MINUTES
-from models.baseline import Baselines
+from models.card_scores import score_cards
 from models.counting import DAY_MS, Card, card_of
 from models.dataset import Fleet
 from models.examples import labelled
-from models.features import features
-from models.forward import Forward
 from models.split import Span, Split
-from models.windows import DeviceMinutes, gather
-
-_CHUNK: Final = 512
+from models.windows import DeviceMinutes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walked:
-    """Every scorable validation minute of one card: raw outputs by policy, labels."""
+    """Every scorable validation minute of one card: logits of network and ensemble [N, H],
+    baselines' scores by name, labels [N, H].
+    """
 
     card: Card
     at_ms_N: npt.NDArray[np.int64]
     y_NH: npt.NDArray[np.float32]
-    logits_NH: npt.NDArray[np.float32]
+    network_NH: npt.NDArray[np.float32]
+    ensemble_NH: npt.NDArray[np.float32]
     baselines: dict[str, npt.NDArray[np.float64]]
 
 
@@ -44,29 +43,27 @@ def walk_validation(
     fleet: Fleet,
     split: Split,
     drawn: frozenset[str],
-    forward: Forward,
-    baselines: Baselines,
+    weights: dict[str, Any],
+    baselines: dict[str, Any],
 ) -> Iterator[Walked]:
-    """Score every validation minute, card by card."""
-    for device in fleet.devices():
-        if device.device not in drawn:
-            continue
-        ends, at, y = labelled(device)
+    """Score every validation minute of the cards that were drawn, card by card."""
+    own = (d for d in fleet.devices() if d.device in drawn)
+    for device, scores in score_cards(own, weights, baselines):
+        _, at, y = labelled(device)
         mine = split.part(device.device, at)[1]
         if not mine.any():
             continue
-        ends, at, y = ends[mine], at[mine], y[mine]
-        logits, scores = [], []
-        for i in range(0, len(ends), _CHUNK):
-            rows = gather(device.minute_M, device.rows_MC, ends[i : i + _CHUNK])
-            x = features(rows)
-            logits.append(forward(x)[0])
-            scores.append(baselines.scores(rows, x))
+        at = at[mine]
         # The card's recording begins for validation with its first window.
-        since = int(at[0]) // MINUTE_MS - WINDOW_MINUTES
-        kept = device.minute_M >= since
+        kept = device.minute_M >= int(at[0]) // MINUTE_MS - WINDOW_MINUTES
         part = DeviceMinutes(
             device.device, device.node, device.minute_M[kept], device.rows_MC[kept], device.outcome
         )
-        joined = {name: np.concatenate([s[name] for s in scores]) for name in scores[0]}
-        yield Walked(card_of(part), at, y, np.concatenate(logits), joined)
+        yield Walked(
+            card_of(part),
+            at,
+            y[mine],
+            scores.network_NH[mine],
+            scores.ensemble_NH[mine],
+            {name: score[mine] for name, score in scores.baselines.items()},
+        )

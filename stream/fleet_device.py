@@ -44,6 +44,7 @@ class DeviceView:
     values: tuple[float | None, ...] = NO_VALUES
     status: str | None = None
     completeness: float | None = None
+    challenger_risk: float | None = None
     risk: float | None = None
     risk_15m: float | None = None
     risk_60m: float | None = None

@@ -149,6 +149,20 @@ class FleetView:
             if isinstance(row.get("state"), str):
                 device.life = row["state"]
 
+    def challenger(self, site: str, name: str, risks: Mapping[str, float]) -> None:
+        """What the challenger says of a node's devices: risk within 240 minutes."""
+        node = self._nodes.get((site, name))
+        for device, risk in risks.items() if node is not None else ():
+            known = node.devices.get(device) if node is not None else None
+            if known is not None:
+                known.challenger_risk = risk
+
+    def forget_challenger(self) -> None:
+        """There is another challenger, or none."""
+        for node in self._nodes.values():
+            for device in node.devices.values():
+                device.challenger_risk = None
+
     def decision(self, value: Mapping[str, Any]) -> None:
         """Take a value of ``rigcanary.decisions``; the same ``decision_id`` again replaces it."""
         data = value.get("data") or {}

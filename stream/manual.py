@@ -117,6 +117,8 @@ def apply(decider: Decider, state: NodeState, command: Command) -> tuple[list[De
         episode.rules.insert(0, "manual")
     episode.note(at_ms, command.kind, by=command.by, reason=command.reason)
     decisions = _ACT[command.kind](decider, state, command, episode, at_ms)
+    if command.kind == "release":
+        card.history = ""  # a card that was repaired is another one; its baseline begins anew
     jobs = ", takes jobs again" if command.kind == "release" else ""
     return decisions, f"{command.device} is {card.state}{jobs}"
 

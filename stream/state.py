@@ -64,6 +64,8 @@ class DeviceState:
     past_ms: list[int] = field(default_factory=list)
     """When it was quarantined within the last ``repeat_days``."""
     model: str | None = None
+    history: str = ""
+    """What the predictor remembers of the card (``stream.edge.card_histories``)."""
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ def promote(
 ) -> None:
     """Make a version champion; refused when a baseline catches more at equal budget.
 
-    Example: rigcanary models promote lstm_attention-0123456789ab --registry models/
+    Example: rigcanary models promote ensemble-0123456789ab --registry models/
     """
     from models.registry import Registry
     from rigcanary.commands._command import who

@@ -33,9 +33,16 @@ def main(
     split: Annotated[
         str,
         typer.Option(
-            "--split", help="device+time: validate on other cards, later; device: on other cards."
+            "--split",
+            help="auto; device+time: validate on other cards, later; device: on other cards.",
         ),
-    ] = "device+time",
+    ] = "auto",
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base", metavar="MODEL", help="Go on from this model; none: learn from nothing."
+        ),
+    ] = "default",
     validation_days: Annotated[
         float,
         typer.Option(
@@ -53,14 +60,16 @@ def main(
     """
     from contract.errors import ConfigError
     from models.fit import FitOptions
-    from models.train import TrainOptions, train
+    from models.train import FOLDS, TrainOptions, train
 
-    if split not in ("device", "device+time"):
-        raise ConfigError(f"--split {split}: device+time or device")
+    if split not in ("auto", "device", "device+time"):
+        raise ConfigError(f"--split {split}: auto, device+time or device")
     options = TrainOptions(
         seed=seed,
         max_windows=windows,
-        time_share=0.6 if split == "device+time" else None,
+        time_share=None if split == "device" else 0.6,
+        folds=FOLDS if split == "auto" and not validation else 0,
+        base="" if base == "none" else base,
         validation_days=validation_days,
         origin=origin,
         fit=FitOptions(epochs=epochs, seed=seed),

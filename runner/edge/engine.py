@@ -154,7 +154,9 @@ class Engine:
                     if job.error != NO_PLACE:
                         self._put(replace(job, error=NO_PLACE))
         self._flush()
-        self.metrics.measure(self.jobs.values(), self.migrations.values(), self.cordons)
+        self.metrics.measure(
+            self.jobs.values(), self.migrations.values(), self.cordons, self.clock_ms()
+        )
 
     def shutdown(self) -> None:
         """Ask every process for a checkpoint and wait, bounded, until all are gone.

@@ -1,4 +1,7 @@
-"""The runner's Prometheus metrics, in a registry of their own. Every label has a closed set."""
+"""The runner's Prometheus metrics, in a registry of their own.
+
+Every label has a closed set, but for those of open jobs, which go with them.
+"""
 
 from collections import Counter as TallyOf
 from collections.abc import Iterable
@@ -15,6 +18,9 @@ from runner.migration import DONE, Migration, MigrationState
 
 MIGRATION_SECONDS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
+MAX_JOBS: Final = 100
+"""Open jobs that have series of their own; the newest, when there are more."""
+
 
 class Metrics:
     """All counters of one runner."""
@@ -25,6 +31,23 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         r = self.registry
         self.jobs = Gauge("rigcanary_runner_jobs", "Open jobs.", ["state"], registry=r)
+        each = ["job", "name"]
+        self._of_job = {
+            "step": Gauge("rigcanary_runner_job_step", "Newest step.", each, registry=r),
+            "loss": Gauge("rigcanary_runner_job_loss", "Newest loss.", each, registry=r),
+            "goodput": Gauge(
+                "rigcanary_runner_job_goodput_ratio",
+                "Share of the time since its start that went into steps which were kept.",
+                each,
+                registry=r,
+            ),
+            "speed": Gauge(
+                "rigcanary_runner_job_steps_per_second",
+                "Throughput of its start.",
+                each,
+                registry=r,
+            ),
+        }
         self.migrations_open = Gauge(
             "rigcanary_runner_migrations_open", "Migrations under way.", ["state"], registry=r
         )
@@ -64,12 +87,18 @@ class Metrics:
         Gauge(
             "rigcanary_build_info", "The version that runs.", ["version", "process"], registry=r
         ).labels(number, "runner").set(1)
-        self.measure((), (), ())
+        self.measure((), (), (), 0)
 
     def measure(
-        self, jobs: Iterable[Job], migrations: Iterable[Migration], cordons: Iterable[Cordon]
+        self,
+        jobs: Iterable[Job],
+        migrations: Iterable[Migration],
+        cordons: Iterable[Cordon],
+        now_ms: int,
     ) -> None:
-        """Set the gauges."""
+        """Set the gauges; a job that has ended loses its series."""
+        jobs = tuple(jobs)
+        self._measure_jobs(jobs, now_ms)
         in_state = TallyOf(job.state for job in jobs)
         for state in JobState:
             self.jobs.labels(state).set(in_state[state])
@@ -78,6 +107,21 @@ class Metrics:
             if migration_state not in DONE:
                 self.migrations_open.labels(migration_state).set(under_way[migration_state])
         self.cordons.set(len({(c.node, c.device) for c in cordons}))
+
+    def _measure_jobs(self, jobs: Iterable[Job], now_ms: int) -> None:
+        going = [job for job in jobs if job.ended_ms is None]
+        for gauge in self._of_job.values():
+            gauge.clear()
+        for job in going[-MAX_JOBS:]:
+            values = {
+                "step": job.step,
+                "loss": job.loss,
+                "goodput": job.account.goodput(job.started_ms, now_ms),
+                "speed": job.account.steps_per_second(job.generation),
+            }
+            for name, value in values.items():
+                if value is not None:
+                    self._of_job[name].labels(job.id, job.spec.name).set(value)
 
     def migration_ended(self, migration: Migration) -> None:
         """Count one that is done."""

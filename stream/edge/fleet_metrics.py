@@ -69,6 +69,11 @@ def fleet_exposition(view: FleetView) -> bytes:
         lambda device: device.risk,
     )
     gauge(
+        "rigcanary_device_challenger_risk_ratio",
+        "The same by the model that scores in the champion's shadow; it decides nothing.",
+        lambda device: device.challenger_risk,
+    )
+    gauge(
         "rigcanary_device_health_score",
         "0 to 100; under 60 is unhealthy.",
         lambda device: device.health_score,

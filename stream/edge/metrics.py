@@ -100,11 +100,34 @@ class WorkerMetrics:
             registry=r,
         )
         self.set_model_version("")
+        self.challenger_info = Gauge(
+            p + "challenger_info",
+            "1; the model that scores in the champion's shadow.",
+            ["model_version"],
+            registry=r,
+        )
+        self.drift = Gauge(
+            p + "feature_drift_psi",
+            "Population stability index of a feature: lately against training.",
+            ["feature"],
+            registry=r,
+        )
 
     def set_model_version(self, model_version: str) -> None:
         """Say in ``rigcanary_build_info`` which model is served."""
         self.build_info.clear()
         self.build_info.labels("worker", package_version(), model_version).set(1)
+
+    def set_challenger(self, model_version: str) -> None:
+        """Say which model scores in the shadow, "" when none."""
+        self.challenger_info.clear()
+        if model_version:
+            self.challenger_info.labels(model_version).set(1)
+
+    def set_drift(self, psi: Mapping[str, float]) -> None:
+        """Take the index of every feature."""
+        for feature, value in psi.items():
+            self.drift.labels(feature).set(value)
 
     def attempt(self, receiver: str, outcome: str, seconds: float) -> None:
         """Count one webhook request (``webhook.Hooks.on_attempt``)."""

@@ -12,6 +12,7 @@ from contract.errors import ConfigError, RigcanaryError
 from contract.topics import COMMANDS, EVENTS, TELEMETRY
 from stream.edge.faust_worker import FaustWorker
 from stream.edge.kafka_connection import connection_options
+from stream.edge.model_watch import Source
 from stream.edge.shared import History, Predictor
 from stream.edge.topics import ensure_topics, replicas
 from stream.edge.worker import Worker
@@ -77,6 +78,12 @@ def _load(model: str) -> Predictor:
     return predictor
 
 
+def _source(model: str) -> Source | None:
+    from models.registry_source import source_of
+
+    return source_of(model)
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +114,7 @@ def run(settings: WorkerSettings) -> int:
     settings = settings.model_copy(update={"replication_factor": copies})
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    worker = Worker(settings, partitions, predictor, _histories(settings))
+    worker = Worker(settings, partitions, predictor, _histories(settings), _source(settings.model))
     faust_worker = FaustWorker(
         worker, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True
     )

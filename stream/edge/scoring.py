@@ -15,6 +15,7 @@ import numpy.typing as npt
 from contract.decision import Evidence
 from stream.cadence import without_undeclared_cadence
 from stream.decision_record import Decision
+from stream.edge.card_histories import Histories, entered, packed
 from stream.edge.closing import Closer
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Partition
@@ -40,12 +41,15 @@ class _Job:
     minute_ms: int
     windows: Windows
     wants_evidence: frozenset[str]
+    histories: Histories
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scored:
     risks: dict[str, tuple[float, float, float]]
     evidence: dict[str, list[Evidence]]
+    histories: list[str]
+    challenger: dict[str, float]
 
 
 class Scorer:
@@ -68,7 +72,12 @@ class Scorer:
         if jobs:
             started = time.perf_counter()
             results = await asyncio.get_running_loop().run_in_executor(
-                self.thread, _score, shared.predictor, jobs, shared.decider.threshold
+                self.thread,
+                _score,
+                shared.predictor,
+                shared.challenger,
+                jobs,
+                shared.decider.threshold,
             )
             shared.metrics.scoring_seconds.observe(time.perf_counter() - started)
             if generation == shared.generation:
@@ -90,7 +99,12 @@ class Scorer:
                 continue
             windows = partition.windows.windows(key, minute_ms)
             wants = frozenset(d for d in windows.devices if _may_alarm(state, d))
-            jobs.append(_Job(partition, key, minute_ms, windows, wants))
+            stored = tuple(
+                known.history if (known := state.devices.get(d)) is not None else ""
+                for d in windows.devices
+            )
+            histories = Histories(key, windows.devices, stored)
+            jobs.append(_Job(partition, key, minute_ms, windows, wants, histories))
             devices += len(windows.devices)
         return jobs
 
@@ -112,7 +126,13 @@ class Scorer:
             risks, decisions = shared.decider.on_scores(
                 state, job.minute_ms, scores, evidence.__getitem__, dry_run=shared.dry_run
             )
+            for device, text in zip(job.windows.devices, result.histories, strict=True):
+                card = state.devices.get(device)
+                if card is not None:
+                    card.history = text
             shared.view.risk(risks)
+            if result.challenger:
+                shared.view.challenger(state.site, state.node, result.challenger)
             for history in shared.histories:
                 history.risk(risks)
             for status, count in (
@@ -150,16 +170,22 @@ def _device_score(
     return DeviceScore(device, completeness, risk_15m, risk_60m, risk_240m, loaded, celsius)
 
 
-def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list[_Scored]:
+def _score(
+    predictor: Predictor, challenger: Predictor | None, jobs: Sequence[_Job], threshold: float
+) -> list[_Scored]:
     """Runs in the scoring thread; touches nothing but its arguments."""
-    parts = [job.windows.rows_DTC[job.windows.enough_D] for job in jobs]
-    rows_BTC = without_undeclared_cadence(np.concatenate(parts))
+    every_BTC = without_undeclared_cadence(np.concatenate([job.windows.rows_DTC for job in jobs]))
+    every_BS = entered(predictor, [job.histories for job in jobs], every_BTC)
+    texts = packed(predictor, every_BS)
+    enough_B = np.concatenate([job.windows.enough_D for job in jobs])
+    rows_BTC, sums_BS = every_BTC[enough_B], every_BS[enough_B]
     columns: list[npt.NDArray[Any]] = []
     if len(rows_BTC):
-        scores = predictor.score(rows_BTC)
+        scores = predictor.score(rows_BTC, sums_BS)
         columns = [scores.risk_15m_B, scores.risk_60m_B, scores.risk_240m_B]
+    shadow = _shadow(challenger, predictor, rows_BTC, sums_BS)
     results = []
-    start, explained = 0, 0
+    start, explained, first = 0, 0, 0
     for job in jobs:
         names = [
             d for d, enough in zip(job.windows.devices, job.windows.enough_D, strict=True) if enough
@@ -169,14 +195,32 @@ def _score(predictor: Predictor, jobs: Sequence[_Job], threshold: float) -> list
             for i, name in enumerate(names, start)
         }
         evidence: dict[str, list[Evidence]] = {}
-        for row_TC, name in zip(rows_BTC[start:], names, strict=False):
+        for row_TC, sums_S, name in zip(rows_BTC[start:], sums_BS[start:], names, strict=False):
             if (
                 risks[name][_DECIDING] >= threshold
                 and name in job.wants_evidence
                 and explained < MAX_EXPLAINED
             ):
-                evidence[name] = predictor.explain(row_TC)
+                evidence[name] = predictor.explain(row_TC, sums_S)
                 explained += 1
-        results.append(_Scored(risks, evidence))
-        start += len(names)
+        last = first + len(job.windows.devices)
+        beside = dict(zip(names, shadow[start:], strict=False))
+        results.append(_Scored(risks, evidence, texts[first:last], beside))
+        first, start = last, start + len(names)
     return results
+
+
+def _shadow(
+    challenger: Predictor | None,
+    predictor: Predictor,
+    rows_BTC: npt.NDArray[np.float32],
+    sums_BS: npt.NDArray[np.float32],
+) -> list[float]:
+    """The challenger's deciding risks; none when it keeps other histories than the champion."""
+    if (
+        challenger is None
+        or not len(rows_BTC)
+        or challenger.history_version != predictor.history_version
+    ):
+        return []
+    return [float(risk) for risk in challenger.score(rows_BTC, sums_BS).risk_240m_B]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,9 +51,30 @@ class Predictor(Protocol):
 
     @property
     def version(self) -> str: ...
+    @property
+    def history_sums(self) -> int:
+        """S, the numbers that are remembered of a card."""
+        ...
+
+    @property
+    def history_version(self) -> str: ...
     def threshold(self, budget: float) -> float: ...
-    def score(self, rows_BTC: npt.NDArray[np.float32]) -> Scores: ...
-    def explain(self, rows_TC: npt.NDArray[np.float32]) -> list[Evidence]: ...
+    def drift(self) -> Mapping[str, float]:
+        """Population stability index by feature, of the windows scored lately."""
+        ...
+
+    def enter(
+        self, sums_BS: npt.NDArray[np.float32], rows_BTC: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """The cards' histories after a minute; once a card and minute."""
+        ...
+
+    def score(
+        self, rows_BTC: npt.NDArray[np.float32], sums_BS: npt.NDArray[np.float32]
+    ) -> Scores: ...
+    def explain(
+        self, rows_TC: npt.NDArray[np.float32], sums_S: npt.NDArray[np.float32]
+    ) -> list[Evidence]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +90,8 @@ class Shared:
     view: FleetView
     metrics: WorkerMetrics
     histories: list[History]
+    challenger: Predictor | None = None
+    """Scores beside the predictor; decides nothing."""
     partitions: dict[int, Partition] = field(default_factory=dict)
     repairs: "Counter[str]" = field(default_factory=Counter)
     due: deque[tuple[int, NodeMinute]] = field(default_factory=deque)

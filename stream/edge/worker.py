@@ -30,6 +30,7 @@ from stream.edge.faust_settings import faust_settings
 from stream.edge.intake import Intake
 from stream.edge.kafka_connection import connection_options
 from stream.edge.metrics import WorkerMetrics
+from stream.edge.model_watch import LOOK_SECONDS, ModelWatch, Source
 from stream.edge.outbox import Outbox
 from stream.edge.partition import Partition
 from stream.edge.publish import Publisher
@@ -68,6 +69,7 @@ class Worker:
         partitions: int,
         predictor: Predictor,
         histories: list[History],
+        registry: Source | None = None,
     ) -> None:
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         if settings.profile == "embedded":
@@ -96,6 +98,7 @@ class Worker:
         self.commands = Commands(self.shared, self.outbox)
         self.closer = Closer(self.shared, self.intake)
         self.scorer = Scorer(self.shared, self.outbox, self.closer)
+        self._models = None if registry is None else ModelWatch(self.shared, registry)
         self._closing = asyncio.Lock()
         self._scoring = asyncio.Lock()
         self.failure: BaseException | None = None
@@ -117,6 +120,7 @@ class Worker:
         for task in (self._close_loop, self._score_loop, self._watch_loop, self._status_loop):
             app.task(self._guarded(task))
         app.task(self._guarded(self._retry_loop))
+        app.task(self._guarded(self._model_loop))
 
     def _devices_known(self, site: str) -> int:
         return self.shared.devices_known(site)
@@ -312,6 +316,13 @@ class Worker:
             await self.intake.silence(self._idle_partitions())
             await self.intake.next_in_turn()
             await asyncio.sleep(SILENCE_SECONDS)
+
+    async def _model_loop(self) -> None:
+        while not self.app.should_stop:
+            if self._models is not None:
+                await self._models.look()
+            self.shared.metrics.set_drift(self.shared.predictor.drift())
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _idle_partitions(self) -> set[int]:
         """Partitions from which everything was read a while ago."""

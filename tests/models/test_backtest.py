@@ -32,7 +32,7 @@ class Hot:
     def threshold(self, budget: float) -> float:
         return 0.8
 
-    def score(self, rows_BTC: Any) -> Risks:
+    def score(self, rows_BTC: Any, sums_BS: Any) -> Risks:
         return Risks(np.clip(np.nan_to_num(rows_BTC[:, -1, TEMPERATURE]) / 100.0, 0.0, 1.0))
 
 

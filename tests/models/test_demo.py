@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from contract.signals import SIGNAL_NAMES, STATES
-from models.features import features
+from models.history import Track
 from models.reduce import reduce_samples
 from models.serve import load
 from models.walk import walk
@@ -59,8 +59,8 @@ def test_the_demos_failures_are_predicted_and_its_harmless_events_are_not():
             alive = (every_minute + 1) * 60 < ends_at
             minute, rows = every_minute[alive], every_row[alive]
             ends = scorable(minute, rows)
-            logits = predictor.logits(features(gather(minute, rows, ends)))
-            alarms = walk(predictor.risks(logits).risk_240m_B, threshold)
+            sums = Track(minute, rows).at(minute[ends])
+            alarms = walk(predictor.score(gather(minute, rows, ends), sums).risk_240m_B, threshold)
             if failure is None:
                 false += [device] if alarms.any() else []
             elif alarms.any():

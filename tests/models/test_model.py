@@ -15,9 +15,10 @@ from models.card import read_model
 from models.counting import count
 from models.dataset import Fleet
 from models.evaluate import POLICIES, evaluate, table
-from models.features import FEATURES_VERSION, features
+from models.features import FEATURES_VERSION
 from models.fit import FitOptions, fit_network
 from models.network import Scaler, build, to_arrays
+from models.seen import see
 from models.series import FEATURES
 from models.serve import load
 from models.train import Sides, TrainOptions, spans_of, train
@@ -197,12 +198,14 @@ def test_what_evaluate_prints(judged):
             "threshold",
         }
     served = [p for p in result["policies"] if p["role"] == "served"]
-    assert {p["name"] for p in served} == {"lstm_attention"}
+    assert {p["name"] for p in served} == {"ensemble"}
+    parts = {p["name"] for p in result["policies"] if p["role"] == "component"}
+    assert parts == {"lstm_attention", "gradient_boosting"}
     never = next(p for p in result["policies"] if p["name"] == "never_alarm")
     assert (never["event_recall"], never["false_alarms_per_device_day"]) == (0, 0)
     assert served[1]["event_recall"] >= 0.6
     json.dumps(result, allow_nan=False)
-    assert "lstm_attention" in table(result)
+    assert "ensemble" in table(result)
 
 
 def test_anyone_can_count_again_from_the_scores(judged, other_fleet):
@@ -266,8 +269,8 @@ def test_baselines_survive_the_folder(model):
     rows[:, :, COLUMN_INDEX["samples"]] = rows[:, :, COLUMN_INDEX["samples_ok"]] = 12
     rows[1, 55:, COLUMN_INDEX["samples_ok"]] = 0
     rows[2, :, COLUMN_INDEX["temperature_celsius_max"]] = 95
-    scores = baselines.scores(rows, features(rows))
-    assert set(scores) == set(POLICIES) - {"lstm_attention"}
+    scores = baselines.scores(see(rows))
+    assert set(scores) == set(POLICIES) - {"ensemble", "lstm_attention"}
     assert scores["telemetry_missing"].tolist() == [0, 0.5, 0]
     assert scores["static_thresholds"][2] > 0.5 > scores["static_thresholds"][0]
     assert all(np.isfinite(s).all() and ((s >= 0) & (s <= 1)).all() for s in scores.values())
@@ -295,7 +298,7 @@ def test_models_that_cannot_be_used(model, tmp_path):
     for name, change, message in (
         ("schema", {"schema": "other"}, "not a model card"),
         ("features", {"features_version": "0"}, "trained on features 0"),
-        ("weights", {"version": "lstm_attention-0"}, "not the one that card.json describes"),
+        ("weights", {"version": "ensemble-0"}, "not those that card.json describes"),
     ):
         copy = tmp_path / name
         shutil.copytree(model, copy)

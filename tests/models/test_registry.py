@@ -28,9 +28,9 @@ def model(folder: Path, shift: float, recall: float, baseline_recall: float = 0.
     default = read_model(DEFAULT)
     weights = {name: value + np.float32(shift) for name, value in default.weights.items()}
     card: dict[str, Any] = json.loads(json.dumps(default.card))
-    card["version"] = version_of(weights)
+    card["version"] = version_of(weights, default.baselines)
     for name, policy in card["policies"].items():
-        better = recall if name == "lstm_attention" else baseline_recall
+        better = recall if name == "ensemble" else baseline_recall
         policy["validation_curve"] = curve(better)
     write_model(folder, card, weights, default.baselines)
     return str(card["version"])
@@ -48,7 +48,7 @@ def test_a_model_that_a_baseline_beats_is_refused_and_nothing_changes(tmp_path: 
     version = registry.register(tmp_path / "m", AT, BY)
     before = registry.state
 
-    with pytest.raises(RigcanaryError, match=r"gradient_boosting catches 0\.50"):
+    with pytest.raises(RigcanaryError, match=r"logistic_regression catches 0\.50"):
         registry.promote(version, AT, BY)
 
     assert registry.state == before
@@ -76,7 +76,7 @@ def test_an_evaluation_on_another_set_outweighs_the_card(tmp_path: Path) -> None
     evaluation = {
         "model_version": version,
         "policies": [
-            {"name": "lstm_attention", "curve": curve(0.2)},
+            {"name": "ensemble", "curve": curve(0.2)},
             {"name": "telemetry_missing", "curve": curve(0.3)},
         ],
     }

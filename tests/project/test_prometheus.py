@@ -6,13 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
-
-from runner.edge.metrics import Metrics as RunnerMetrics
-from stream.edge.bridge_metrics import BridgeMetrics
-from stream.edge.fleet_metrics import fleet_exposition
-from stream.edge.metrics import WorkerMetrics
-from stream.fleet_view import FleetView
+from exported_metrics import exported
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -56,24 +50,6 @@ def test_each_alert_is_seen_to_fire_and_to_stay_quiet_before_and_after(alert: st
 def test_each_alert_says_what_to_do() -> None:
     assert len(re.findall(r"^ +action: .", RULES, re.MULTILINE)) == len(ALERTS)
     assert len(re.findall(r"severity: (?:critical|warning)}", RULES)) == len(ALERTS)
-
-
-def exported() -> set[str]:
-    """Names of the metrics that the processes export, counters with ``_total``."""
-    registries: list[CollectorRegistry] = [
-        WorkerMetrics().registry,
-        BridgeMetrics().registry,
-        RunnerMetrics().registry,
-    ]
-    names = {
-        family.name + ("_total" if family.type == "counter" else "")
-        for registry in registries
-        for family in registry.collect()
-    }
-    names |= set(re.findall(r"# TYPE (\w+)", fleet_exposition(FleetView()).decode()))
-    agent = (ROOT / "agents" / "edge" / "metrics.py").read_text()
-    names |= {f"{name}_total" for name in re.findall(r'"(rigcanary_agent_\w+)"', agent)}
-    return names
 
 
 def test_no_rule_asks_for_a_metric_that_nobody_exports() -> None:

@@ -41,16 +41,31 @@ class FakePredictor:
     """Hot is risky."""
 
     version = "fake-1"
+    history_sums = 1
+    history_version = "fake"
+
+    def drift(self) -> dict[str, float]:
+        return {}
 
     def threshold(self, budget: float) -> float:
         return 0.8
 
-    def score(self, rows_BTC: npt.NDArray[np.float32]) -> FakeScores:
+    def enter(
+        self, sums_BS: npt.NDArray[np.float32], rows_BTC: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """Counts minutes."""
+        return sums_BS + 1
+
+    def score(
+        self, rows_BTC: npt.NDArray[np.float32], sums_BS: npt.NDArray[np.float32]
+    ) -> FakeScores:
         last_BT = rows_BTC[:, -10:, TEMPERATURE].astype(np.float64)
         sums = np.nansum(last_BT, axis=1) / np.maximum(1, (~np.isnan(last_BT)).sum(1))
         return FakeScores(np.clip(sums / 100, 0, 1))
 
-    def explain(self, rows_TC: npt.NDArray[np.float32]) -> list[Evidence]:
+    def explain(
+        self, rows_TC: npt.NDArray[np.float32], sums_S: npt.NDArray[np.float32]
+    ) -> list[Evidence]:
         return [Evidence(sensor="temperature_celsius", value=None, baseline=None, contribution=1.0)]
 
 
