@@ -18,7 +18,7 @@ def answers(url: str) -> bool:
         return False
     try:
         with urllib.request.urlopen(url, timeout=SECONDS) as reply:  # noqa: S310  # checked above
-            return 200 <= reply.status < 300
+            return bool(200 <= reply.status < 300)
     except (OSError, urllib.error.URLError, http.client.HTTPException):
         return False
 
