@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("contract", "simulator", "agents", "stream", "models", "runner", "onebox", "rigcanary")
+PACKAGES = (
+    "contract", "simulator", "agents", "stream", "models", "runner", "economics", "onebox",
+    "rigcanary",
+)  # fmt: skip
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Spelt in halves, so that this file does not name them itself.

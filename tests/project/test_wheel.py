@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("contract", "simulator", "agents", "stream", "models", "runner", "onebox", "rigcanary")
+PACKAGES = (
+    "contract", "simulator", "agents", "stream", "models", "runner", "economics", "onebox",
+    "rigcanary",
+)  # fmt: skip
 UV = Path(sys.executable).with_name("uv")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
