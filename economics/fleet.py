@@ -14,9 +14,9 @@ class Fleet:
     """Cards, the job that runs on ``world`` of them, and what a failure does to it.
 
     Failures come at ``failures_per_device_month``; 0.0045 is what two public records agree on
-    (Titan 0.0053, InfiniteHBD 0.0043), Titan's old batch had 0.0068. ``bad_share`` of the cards fail
-    ``bad_factor`` times as often: a bad batch (Titan: fifteen times). Repairs are lognormal; the
-    defaults are InfiniteHBD's median of 0.85 days and nine tenths within 13.
+    (Titan 0.0053, InfiniteHBD 0.0043), Titan's old batch had 0.0068. ``bad_share`` of the cards
+    fail ``bad_factor`` times as often: a bad batch (Titan: fifteen times). Repairs are lognormal;
+    the defaults are InfiniteHBD's median of 0.85 days and nine tenths within 13.
     """
 
     cards: int = 64
