@@ -36,12 +36,15 @@ class Model:
         return str(self.card["version"])
 
     def threshold(self, policy: str, budget: float) -> float:
-        """The threshold that kept within ``budget`` false alarms a device-day on validation."""
+        """The threshold that kept within ``budget`` false alarms a device-day on validation.
+
+        Within the card's ``budget_share`` of it, for a model that is to serve other fleets.
+        """
         points = [
             OperatingPoint(p["false_alarms_per_device_day"], p["event_recall"], p["threshold"])
             for p in self.card["policies"][policy]["validation_curve"]
         ]
-        return threshold_for(points, budget)
+        return threshold_for(points, budget * self.card.get("budget_share", 1.0))
 
 
 def calibrated(

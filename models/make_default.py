@@ -46,7 +46,13 @@ VALIDATION: Final = tuple(
     for seed, interval in ((102, 5), (104, 20), (106, 10))
 )
 OPTIONS: Final = TrainOptions(
-    seed=0, max_windows=60_000, validation_days=420.0, origin=ORIGIN, fit=FitOptions(epochs=8)
+    seed=0,
+    max_windows=60_000,
+    validation_days=420.0,
+    # It serves fleets that the simulator does not know, which raise more alarms.
+    budget_share=0.75,
+    origin=ORIGIN,
+    fit=FitOptions(epochs=8),
 )
 
 

@@ -54,7 +54,9 @@ class TrainOptions:
     at random. ``folds`` from 2 on: as many models, each judged on the cards that it did not see,
     set calibration and thresholds, and the one that is kept learns from all cards; recordings of
     :data:`LONG_DAYS` and more are split by cards and time instead. ``base`` names
-    the model that training goes on from, "" none. ``origin`` says in the card what the data are.
+    the model that training goes on from, "" none. Thresholds aim at ``budget_share`` of a budget:
+    less than 1 for a model that is to serve fleets other than the validation's. ``origin`` says
+    in the card what the data are.
     """
 
     seed: int = 0
@@ -65,6 +67,7 @@ class TrainOptions:
     validation_days: float = 1000.0
     folds: int = 0
     base: str = ""
+    budget_share: float = 1.0
     origin: str = ""
     fit: FitOptions = field(default_factory=FitOptions)
 
@@ -214,13 +217,13 @@ class Sides:
         self.split = Split(frozenset(s[0] for s in own), None)
 
 
-def _policy_card(traces: list[Trace]) -> dict[str, Any]:
+def _policy_card(traces: list[Trace], budget_share: float) -> dict[str, Any]:
     """Validation curve of one policy, and what its thresholds do at the usual budgets."""
     points = operating_points(traces)
     walks, cards = [FastWalk(t.score_N) for t in traces], [t.card for t in traces]
     budgets = []
     for budget in BUDGETS:
-        threshold = threshold_for(points, budget)
+        threshold = threshold_for(points, budget * budget_share)
         counts = count_at(traces, walks, threshold)
         sums = totals(cards, counts)
         budgets.append(
@@ -276,7 +279,8 @@ def _card(
             [
                 Trace(w.card, w.at_ms_N, calibrated(logits, lines)[:, DECISION_HEAD])
                 for w, logits in zip(walked, logits_of_cards, strict=True)
-            ]
+            ],
+            options.budget_share,
         )
         for name, logits_of_cards, lines in (
             (SERVED, [w.ensemble_NH for w in walked], calibration),
@@ -284,7 +288,8 @@ def _card(
         )
     }
     for name in NAMES:
-        policies[name] = _policy_card([Trace(w.card, w.at_ms_N, w.baselines[name]) for w in walked])
+        traces = [Trace(w.card, w.at_ms_N, w.baselines[name]) for w in walked]
+        policies[name] = _policy_card(traces, options.budget_share)
     known = y[:, _WINDOW_HEAD] >= 0
     risk_60m = np.concatenate(
         [calibrated(w.ensemble_NH, calibration)[:, _WINDOW_HEAD] for w in walked]
@@ -327,6 +332,7 @@ def _card(
         "calibration": calibration,
         "network_calibration": network_calibration,
         "decision_horizon_minutes": DECISION_HORIZON_MINUTES,
+        "budget_share": options.budget_share,
         "window": window_figures(risk_60m[known], y[known, _WINDOW_HEAD] == 1),
         "policies": policies,
     }
