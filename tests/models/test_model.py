@@ -131,6 +131,29 @@ def test_a_rising_ripple_is_seen_and_explained(other_fleet, predictor):
     assert sum(e["contribution"] for e in evidence) <= 1 + 1e-9
 
 
+def test_evidence_is_faithful(other_fleet, predictor):
+    """Without the sensor that is named first the risk falls more than without another one."""
+
+    def without(window, sensor):
+        taken = window.copy()
+        taken[:, [i for n, i in COLUMN_INDEX.items() if n.startswith(sensor + "_")]] = np.nan
+        return taken
+
+    named, others = [], []
+    for device in ("s2c1", "s2c3", "s2c5", "s2c7", "s2c9"):
+        for window in windows_of(other_fleet, device)[-25::8]:
+            evidence = predictor.explain(window)
+            carried = [s for s in ("temperature_celsius", "power_watts", "vrm_ripple_volts",
+                                   "fan_speed_rpm") if s != evidence[0]["sensor"]]  # fmt: skip
+            cases = [window, without(window, evidence[0]["sensor"])]
+            cases += [without(window, sensor) for sensor in carried]
+            risk = predictor.score(np.stack(cases)).risk_240m_B
+            named.append(risk[0] - risk[1])
+            others.append(risk[0] - risk[2:].mean())
+    assert np.mean(named) > 0.1
+    assert np.mean(named) > 2 * np.mean(others)
+
+
 def test_save_and_load_give_equal_scores(model, predictor, other_fleet, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)
