@@ -20,6 +20,9 @@ _CHUNK: Final = 512
 BASE_RATE_SHARE: Final = 0.3
 """Share of the learning rate with which a network goes on from a trained one."""
 
+BASE_PATIENCE: Final = 2
+"""Epochs without a better one after which going on ends: it is near its best at the start."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
@@ -55,7 +58,11 @@ def fit_members(
         weights = base.weights
         own = Baselines.from_arrays(base.baselines)
         prior = own.prior or own.trees
-        options = replace(options, learning_rate=options.learning_rate * BASE_RATE_SHARE)
+        options = replace(
+            options,
+            learning_rate=options.learning_rate * BASE_RATE_SHARE,
+            patience=min(options.patience, BASE_PATIENCE),
+        )
     known = training.y_NH[:, DECISION_HEAD] >= 0
     z_NG = np.concatenate(
         [
