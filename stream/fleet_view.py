@@ -237,8 +237,10 @@ class FleetView:
         return found
 
     def breakers(self) -> dict[str, bool]:
-        """Whether the circuit breaker is open, by site that ever had one open."""
-        return dict(self._breakers)
+        """Whether the circuit breaker is open, of every site with a node in view."""
+        return dict.fromkeys(sorted({site for site, _ in tuple(self._nodes)}), False) | dict(
+            self._breakers
+        )
 
     def decisions(self, limit: int = DECISIONS_KEPT) -> list[dict[str, Any]]:
         """The last decisions, newest first."""

@@ -177,6 +177,15 @@ def test_hostile_names_are_escaped(view, metrics):
     assert of(samples, "rigcanary_fake") is None
 
 
+def test_a_sites_breaker_is_closed_until_it_opens(view, metrics):
+    fill(view, 0, "GPU-1")
+    site = next(iter(view.devices())).site
+    assert f'rigcanary_breaker_open{{site="{site}"}} 0' in fleet_exposition(view).decode()
+    opened = {"decision_id": "d", "type": "breaker.opened", "data": {"site": site}}
+    view.decision(opened)
+    assert f'rigcanary_breaker_open{{site="{site}"}} 1' in fleet_exposition(view).decode()
+
+
 def test_the_text_is_what_the_client_library_would_write(view, metrics):
     fill(view, 0, "GPU-1", ecc_corrected_total_last=2**53 - 1, power_watts_mean=1e-7)
     samples = scrape(metrics, view)
