@@ -20,7 +20,7 @@ from trainer_run import Run, content
 FULL = os.environ.get("RIGCANARY_PROOF_FULL") == "1"
 MINUTES = float(os.environ.get("RIGCANARY_PROOF_MINUTES", "30" if FULL else "3"))
 WORLD = 4
-STEP_SECONDS = 0.2 if FULL else 0.4  # half the steps in the same three minutes
+STEP_SECONDS = 0.2 if FULL else 0.6  # a third of the steps in the same three minutes
 STEPS = int(MINUTES * 60 / STEP_SECONDS)
 WARNED_SHARE = 0.9
 SETTINGS: dict[str, Any] = {
