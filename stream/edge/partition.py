@@ -35,6 +35,8 @@ class Partition:
     last_arrival: float = 0.0
     idle_closed: bool = True
     sought_at: float = float("-inf")
+    stalled_since: tuple[float, int] | None = None
+    """When, and at which offset, it was first seen that Kafka holds more than has arrived."""
 
     def state(self, site: str, node: str, key: str) -> NodeState:
         """The state of a node, new if it was not known."""

@@ -32,9 +32,9 @@ from stream.edge.kafka_connection import connection_options
 from stream.edge.metrics import WorkerMetrics
 from stream.edge.model_watch import LOOK_SECONDS, ModelWatch, Source
 from stream.edge.outbox import Outbox
-from stream.edge.partition import Partition
 from stream.edge.publish import Publisher
 from stream.edge.scoring import Scorer
+from stream.edge.sequence import Sequence
 from stream.edge.shared import History, Predictor, Shared
 from stream.edge.tables import Tables
 from stream.edge.web import WebServer, build_app
@@ -49,7 +49,6 @@ log = logging.getLogger("rigcanary.worker")
 CLOSE_SECONDS: Final = 0.1
 SILENCE_SECONDS: Final = 1.0
 STATUS_SECONDS: Final = 5.0
-SEEK_AGAIN_SECONDS: Final = 3.0
 PING_GRACE_SECONDS: Final = 5.0
 """How long a fresh start waits for a receiver's answer to ``test.ping`` before it is ready."""
 _RAW: Final = {
@@ -98,6 +97,11 @@ class Worker:
         self.commands = Commands(self.shared, self.outbox)
         self.closer = Closer(self.shared, self.intake)
         self.scorer = Scorer(self.shared, self.outbox, self.closer)
+        self.sequence = Sequence(
+            lambda: self.app.consumer,
+            self._committed_offset,
+            lambda error: self.shared.metrics.errors.labels(error).inc(),
+        )
         self._models = None if registry is None else ModelWatch(self.shared, registry)
         self._closing = asyncio.Lock()
         self._scoring = asyncio.Lock()
@@ -219,9 +223,15 @@ class Worker:
 
     # -- Kafka -----------------------------------------------------------------------------------
 
+    def _committed_offset(self, tp: Any) -> int | None:
+        offset = self.app.consumer._committed_offset.get(tp)  # noqa: SLF001 - no other way
+        return None if offset is None else int(offset)
+
     async def _telemetry(self, stream: Any) -> None:
         async for event in stream.noack().events():
-            if await self._in_sequence(event):
+            message = event.message
+            partition = self.shared.partition(message.partition)
+            if await self.sequence.takes(partition, message.offset):
                 await self.intake.telemetry(event)
 
     async def _events(self, stream: Any) -> None:
@@ -231,42 +241,6 @@ class Worker:
     async def _commands(self, stream: Any) -> None:
         async for event in stream.noack().events():
             await self.commands.take(event)
-
-    async def _in_sequence(self, event: Any) -> bool:
-        """Guard against records that Faust skipped: nothing is taken before what was skipped.
-
-        A skipped record followed by acknowledged ones would be committed past and lost. So
-        everything beyond the expected offset is left out until a seek has brought it back.
-        """
-        partition = self.shared.partition(event.message.partition)
-        tp, offset = TP(TELEMETRY, partition.number), event.message.offset
-        if partition.next_offset is None:
-            # Where Faust seeks to after recovery; it keeps that to itself.
-            committed = self.app.consumer._committed_offset.get(tp)  # noqa: SLF001 - no other way
-            partition.next_offset = committed or 0
-        if offset > partition.next_offset:
-            earliest = (await self.app.consumer.earliest_offsets(tp)).get(tp) or 0
-            partition.next_offset = max(partition.next_offset, earliest)
-        if offset > partition.next_offset:
-            await self._seek_back(partition, tp, offset)
-        if offset != partition.next_offset:
-            return False
-        partition.next_offset = offset + 1
-        return True
-
-    async def _seek_back(self, partition: Partition, tp: Any, offset: int) -> None:
-        now = time.monotonic()
-        if now - partition.sought_at < SEEK_AGAIN_SECONDS:
-            return  # records that were already on their way
-        partition.sought_at = now
-        self.shared.metrics.errors.labels("offset_jump").inc()
-        log.warning(
-            "partition %d: record %s came before %s, seeking back",
-            partition.number,
-            offset,
-            partition.next_offset,
-        )
-        await self.app.consumer.seek(tp, partition.next_offset)
 
     async def _revoked(self, _app: Any, revoked: Any, **_: Any) -> None:
         # Nothing begun before may still write when the next owner starts to read.
@@ -315,6 +289,9 @@ class Worker:
         while not self.app.should_stop:
             await self.intake.silence(self._idle_partitions())
             await self.intake.next_in_turn()
+            # A full intake takes nothing, and that is no stall.
+            if self._recovered and self.intake.room.is_set():
+                await self.sequence.seek_stalled(list(self.shared.partitions.values()))
             await asyncio.sleep(SILENCE_SECONDS)
 
     async def _model_loop(self) -> None:
