@@ -1,0 +1,1 @@
+"""Drains Slurm nodes whose cards fail, requeues their jobs, and resumes what it drained."""
